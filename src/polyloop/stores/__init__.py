@@ -1,0 +1,1 @@
+"""The stores that come with the library. Opt-in: `import polyloop` imports none of them."""
