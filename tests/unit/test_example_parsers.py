@@ -88,7 +88,7 @@ SNIPPET_CALL = json.dumps({"tool": "note", "arguments": {"text": SNIPPET}})
         "The row {x} of {{region}} is odd.\n{}",
         'The last row was {"region": "north", "refunds": 2}. {}',
         "<think>perhaps {draft}</think>\n{}",
-        "<thinking>a</thinking> <THINK>b</THINK>{}",
+        "<thinking>a</thinking> <THINK>" + '{"answer": "?"}' + "</THINK>{}",
         "```json\n{}",
         "[{}]",
     ],
@@ -131,7 +131,7 @@ async def test_a_final_answer_is_read(text: str) -> None:
 
 
 async def test_the_history_keeps_what_was_said_without_the_reasoning() -> None:
-    parsed = await _json_parser().parse(_reply(f"<think>secret</think>\nSo:\n{PLAIN}\n"))
+    parsed = await _json_parser().parse(_reply(f"<think>secret</think>\n\ufeffSo:\n{PLAIN}\n"))
     assert parsed.history_text == f"So:\n{PLAIN}"
 
 
@@ -199,6 +199,7 @@ async def test_no_two_kinds_of_json_failure_share_a_reason() -> None:
         ("NaN", "NaN"),
         ("a float beyond all floats", "1e400"),
         ("a duplicate key", '"sql" twice'),
+        ("an empty tool name", "an empty string"),
         ("an unknown tool", "no tool is called drop"),
         ("arguments that the schema refuses", "run: sql must be a string"),
         ("arguments that are a list", "a list"),
@@ -249,7 +250,8 @@ async def test_an_integer_as_long_as_the_log_takes_is_let_through() -> None:
         ("````python\na = '''\n```\n'''\n````", "a = '''\n```\n'''"),
         ("~~~python\nx = '```'\n```\n~~~", "x = '```'\n```"),
         ("Use ``x`` and ```y``` here:\n```python\n1\n```", "1"),
-        ("```python\r\na\r\nb\r\n```\r\n", "a\r\nb"),
+        ("```python\r\na\r\nb\r\n```\r\nDone.", "a\r\nb"),
+        ("```y``` is a name:\n```python\n1\n```", "1"),
         ("   ```python\n1\n  ```", "1"),
         ("```python\na = '\u2028'\n```", "a = '\u2028'"),
         ("\ufeff<think>```python\n0\n```</think>```python\n1\n```", "1"),
@@ -274,7 +276,7 @@ CODE_FAILURES = {
     "not closed": ("```python\nprint(1)\n", None),
     "closed with too short a fence": ("````python\nprint(1)\n```", None),
     "another language": ("```bash\nls\n```", None),
-    "no code": ("```python\n\n```", None),
+    "no code": ("```python\n \n\t\n```", None),
     "no answer": ("```answer\n```", None),
 }
 
