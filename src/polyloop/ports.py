@@ -13,7 +13,9 @@ What holds for every port:
   returned is recorded, and no further port is called.
 - Only `Exception` is ever translated into a stop reason. Any other `BaseException` passes with nothing written.
 - `params` is plain JSON, holds no secrets, and is the same every time while the object lives: it is stored with
-  each run, compared on resume, and shown in error messages.
+  each run, compared on resume, and shown in error messages. Two objects built alike have equal `params`, or no
+  other process could resume a run. No secret stands in a port's `repr` either, nor in the text of an exception
+  that leaves it.
 """
 
 from __future__ import annotations
@@ -191,7 +193,8 @@ class DecisionParser(Protocol):
     """Reads a decision in a reply. On the definition; serves many runs at once.
 
     The library brings no parser of its own: a parser is the language of the actions. Parsing has no effect
-    outside: after a crash, a reply without an intent behind it is parsed again.
+    outside: after a crash, a reply without an intent behind it is parsed again. The same reply is read the same
+    way every time, whatever was read before it.
     """
 
     @property
@@ -231,6 +234,9 @@ class ActionExecutor(Protocol):
     The dividing line is whether the environment can go on serving. For `NOT_EXECUTED` and `ENV_ERROR` the
     model reads the definition's own text for that status; the executor's goes to the result record and the
     event only.
+
+    When a cancellation has passed through `execute`, the action has stopped: nothing of it goes on in the
+    background.
     """
 
     @property
@@ -285,7 +291,7 @@ class RunStore(Protocol):
 
     *What comes back.* Records deeply equal to those written: every string that Python can hold (NUL, lone
     surrogates, a surrogate pair held as two characters, U+2028, megabytes), numbers by value and type, the
-    order of keys in mappings. What is handed in and what is handed out is shared with nobody: changing either
+    order of keys in mappings; mappings as plain dicts, sequences as lists. What is handed in and what is handed out is shared with nobody: changing either
     later changes no record. Any key within `RunKey`'s rules is a run of its own, down to the code point.
 
     *Reads* see the object's own ordered appends. `read_log` of a damaged log raises `CorruptRunLog`; a torn,
@@ -293,10 +299,12 @@ class RunStore(Protocol):
 
     *Failures.* A store's own exceptions pass through unchanged and end the run at once. A failure or refusal
     surfaces at that call, or at the next call for that key, as itself; it blocks the key for this store object
-    until the next `read_log` of the key, which reads the medium afresh. A record whose append failed is either
+    until the next `read_log` of the key, which reads the medium afresh. A blocked key refuses every append with
+    `RunConflict`; other keys and other store objects are not concerned. A record whose append failed is either
     wholly in the log that this read finds, or not at all.
 
-    *Cancellation.* A cancelled call is wholly written or wholly not, and the object stays usable.
+    *Cancellation.* A cancelled call is wholly written or wholly not, as the next `read_log` of the key finds it,
+    and the object stays usable. Other calls that are under way are not concerned.
 
     *Concurrency.* Usable from several tasks of one event loop at once; runs do not see each other.
 
