@@ -291,8 +291,9 @@ class RunStore(Protocol):
 
     *What comes back.* Records deeply equal to those written: every string that Python can hold (NUL, lone
     surrogates, a surrogate pair held as two characters, U+2028, megabytes), numbers by value and type, the
-    order of keys in mappings; mappings as plain dicts, sequences as lists. What is handed in and what is handed out is shared with nobody: changing either
-    later changes no record. Any key within `RunKey`'s rules is a run of its own, down to the code point.
+    order of keys in mappings; mappings as plain dicts, sequences as lists. What is handed in and what is handed
+    out is shared with nobody: changing either later changes no record. Any key within `RunKey`'s rules is a run
+    of its own, down to the code point.
 
     *Reads* see the object's own ordered appends. `read_log` of a damaged log raises `CorruptRunLog`; a torn,
     never acknowledged tail is not damage and is dropped.
