@@ -122,21 +122,26 @@ async def guarded(gate: Gate, body: Callable[[], Coroutine[object, object, _T]])
 
 
 def _settle(inner: asyncio.Task[_T], gate: Gate, cancellation: asyncio.CancelledError | None) -> _T:
-    error: BaseException | None
-    try:
-        error = inner.exception()
-    except asyncio.CancelledError as own:
-        error = cancellation or own
-        error.__context__ = gate.suppressed
-        raise error from None
+    error = _outcome_error(inner)
+    if isinstance(error, asyncio.CancelledError):
+        cancellation, error = cancellation or error, gate.suppressed
     if error is not None and not isinstance(error, Exception):
         raise error
     if cancellation is not None:
-        cancellation.__context__ = error
+        # Raised outside of any handler, so that Python does not put another context in this one's place.
+        if error is not None:
+            cancellation.__context__ = error
         raise cancellation
     if error is not None:
         raise error
     return inner.result()
+
+
+def _outcome_error(inner: asyncio.Task[_T]) -> BaseException | None:
+    try:
+        return inner.exception()
+    except asyncio.CancelledError as cancelled:
+        return cancelled
 
 
 def _abandon(inner: asyncio.Task[_T], key: str) -> None:
