@@ -1,0 +1,302 @@
+"""The logs that one thread of the store writes and reads: positions, locks, syncs, taking over, open files.
+
+A `Runs` object belongs to one thread, and a run to one `Runs`: nothing here needs a lock of its own. What keeps
+other threads, store objects and processes away is `flock`, held for the time of one append.
+
+What is remembered of a run holds as long as its file is the same and has the same size, since a log only ever
+grows: sound lines are never changed, only torn ones are cut off.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import os
+from pathlib import Path
+from typing import Final
+
+from polyloop.serialization import encode
+from polyloop.stores._positions import check_position
+from polyloop.stores.jsonl.contents import BARRIERS, Contents, read_contents
+from polyloop.stores.jsonl.files import (
+    Os,
+    file_name,
+    lock,
+    open_file,
+    open_to_read,
+    prepare_directory,
+    read_all,
+    sync_directory,
+    write_all,
+)
+from polyloop.stores.jsonl.format import LineFormat
+from polyloop.types import Record, RunAlreadyExists, RunConflict, RunFinished, RunLog, RunStarted
+from polyloop.types.records import is_terminal
+
+OPEN_FILES_PER_THREAD: Final = 16
+"""How many logs a thread keeps open. Evicting one costs an `open` at its next append, and is not read again."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Place:
+    """What is known of a run's file."""
+
+    inode: tuple[int, int]
+    size: int
+    length: int
+    """How many bytes are sound lines; less than `size` where a torn tail follows."""
+    pending: bytes
+    """The last of these bytes, as far as no sync has confirmed them."""
+    next_seq: int
+    ended: bool
+    taken_over: bool = False
+    """Whether what others may have left un-synced has been made durable by this object."""
+    reopened: bool = False
+    """Whether `pending` was written through a file that has been closed since."""
+
+    @classmethod
+    def of(cls, contents: Contents, data: bytes, status: os.stat_result) -> _Place:
+        return cls(
+            inode=(status.st_dev, status.st_ino),
+            size=status.st_size,
+            length=contents.length,
+            pending=data[contents.durable : contents.length],
+            next_seq=contents.log.next_seq,
+            ended=contents.ended,
+        )
+
+    @property
+    def durable(self) -> int:
+        """How many bytes a sync has confirmed."""
+        return self.length - len(self.pending)
+
+    def is_of(self, status: os.stat_result) -> bool:
+        """Whether the file is as it was left."""
+        return self.size == status.st_size and self.inode == (status.st_dev, status.st_ino)
+
+
+class _Run:
+    """One run, as this store object knows it."""
+
+    __slots__ = ("failure", "key", "lines", "path", "place")
+
+    def __init__(self, key: str, path: Path) -> None:
+        self.key = key
+        self.path = path
+        self.lines = LineFormat(key)
+        self.place: _Place | None = None
+        self.failure: BaseException | None = None
+        """Why the key is blocked until it is read again."""
+
+
+class Runs:
+    """Appends to and reads the logs in one directory, from one thread."""
+
+    def __init__(self, directory: Path, system: Os) -> None:
+        self._directory = directory
+        self._os = system
+        self._runs: dict[str, _Run] = {}
+        self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
+
+    def prepare(self) -> None:
+        """Make the directory, or refuse it."""
+        prepare_directory(self._os, self._directory)
+
+    def append(self, key: str, record: Record, text: str | None) -> None:
+        """Append a record, and sync if it is a barrier. `text` is the encoded record, where it exists already."""
+        run = self._run(key)
+        if run.failure is not None:
+            raise _again(run, run.failure, record)
+        try:
+            self._append(run, record, encode(record) if text is None else text)
+        except BaseException as failure:
+            self._forget(run)
+            run.failure = _without_traceback(failure)
+            raise
+        if isinstance(record, RunFinished):
+            self._drop(run)
+
+    def read(self, key: str) -> RunLog:
+        """Read a log from the medium; unblocks the key."""
+        run = self._run(key)
+        try:
+            fd = open_to_read(self._os, run.path)
+        except FileNotFoundError:
+            # A directory that is gone is an error. An empty log would have the run begun a second time.
+            self._os.stat(self._directory)
+            self._drop(run)
+            return RunLog.from_records(())
+        try:
+            lock(self._os, fd, key, shared=True)
+            status = self._os.fstat(fd)
+            data = read_all(self._os, fd, status.st_size)
+        finally:
+            self._os.close(fd)
+        contents = read_contents(key, run.lines, data)
+        self._remember(run, contents, data, status)
+        return contents.log
+
+    def close(self) -> None:
+        """Sync what is not yet durable, close everything, and raise the first failure."""
+        failures: list[Exception] = []
+        for run in self._runs.values():
+            if run.place is not None and run.place.taken_over and run.place.pending:
+                try:
+                    self._sync_pending(run)
+                except Exception as failure:  # noqa: BLE001 - the first is raised once all files are closed
+                    failures.append(failure)
+        for run in self._runs.values():
+            self._close(run)
+        self._runs.clear()
+        if failures:
+            raise failures[0]
+
+    def _run(self, key: str) -> _Run:
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = _Run(key, self._directory / file_name(key))
+        return run
+
+    # --- appending
+
+    def _append(self, run: _Run, record: Record, text: str) -> None:
+        try:
+            fd, status = self._locked(run, create=isinstance(record, RunStarted) and not record.seq)
+        except FileNotFoundError:
+            self._os.stat(self._directory)
+            check_position(run.key, record, 0, ended=False)
+            raise
+        try:
+            place = self._place(run, fd, status)
+            check_position(run.key, record, place.next_seq, ended=place.ended)
+            if not place.taken_over:
+                self._take_over(fd, place)
+            self._write(run, fd, place, record, text)
+        finally:
+            self._os.unlock(fd)
+
+    def _locked(self, run: _Run, *, create: bool) -> tuple[int, os.stat_result]:
+        """The run's open file, locked, and its status."""
+        while True:
+            fd = self._opened(run, create=create)
+            lock(self._os, fd, run.key, shared=False)
+            status = self._os.fstat(fd)
+            if status.st_nlink:
+                return fd, status
+            # Somebody deleted or replaced the file: what counts is what now has its name.
+            self._forget(run)
+
+    def _place(self, run: _Run, fd: int, status: os.stat_result) -> _Place:
+        """Where the run stands: as remembered, or read again where the file is not as it was left."""
+        place = run.place
+        if place is None or not place.is_of(status):
+            data = read_all(self._os, fd, status.st_size)
+            place = run.place = _Place.of(read_contents(run.key, run.lines, data), data, status)
+        return place
+
+    def _take_over(self, fd: int, place: _Place) -> None:
+        """Make durable what may have been left behind un-synced, before anything is built upon it.
+
+        Writing the same bytes again is no idle act: after a failed sync of another process the kernel may hold
+        pages for clean that are not on the disk, and a sync alone would not write them.
+        """
+        if place.size > place.length:
+            self._os.ftruncate(fd, place.length)
+        if place.pending:
+            write_all(self._os, fd, place.pending, place.durable)
+        if place.size > place.length or place.pending:
+            self._os.fdatasync(fd)
+        if place.length and not place.durable:
+            # Whoever wrote the start record may not have come to sync the file's name.
+            sync_directory(self._os, self._directory)
+        place.size, place.pending, place.taken_over = place.length, b"", True
+
+    def _write(self, run: _Run, fd: int, place: _Place, record: Record, text: str) -> None:
+        line = run.lines.write(text, place.durable, first=not place.next_seq)
+        data, offset = line, place.length
+        if place.reopened and place.pending:
+            # The file that these were written through is closed, and a failure to write them might have gone with it.
+            data, offset = place.pending + line, place.durable
+        try:
+            write_all(self._os, fd, data, offset)
+        except BaseException:
+            # What cannot be cut off is a torn tail: readers drop it, and the next writer cuts it.
+            with contextlib.suppress(OSError):
+                self._os.ftruncate(fd, place.length)
+                self._os.fdatasync(fd)
+            raise
+        if isinstance(record, BARRIERS):
+            self._os.fdatasync(fd)
+            if not place.next_seq:
+                sync_directory(self._os, self._directory)
+            place.pending = b""
+        else:
+            place.pending += line
+        place.reopened = False
+        place.size = place.length = place.length + len(line)
+        place.next_seq += 1
+        place.ended = is_terminal(record)
+
+    def _sync_pending(self, run: _Run) -> None:
+        fd, status = self._locked(run, create=False)
+        try:
+            place = run.place
+            if place is None or not place.is_of(status):
+                return  # whoever wrote behind these records has made them durable first
+            if place.reopened:
+                write_all(self._os, fd, place.pending, place.durable)
+            self._os.fdatasync(fd)
+        finally:
+            self._os.unlock(fd)
+
+    # --- what is remembered
+
+    def _remember(self, run: _Run, contents: Contents, data: bytes, status: os.stat_result) -> None:
+        run.failure = None
+        if contents.ended or contents.log.started is None:
+            self._drop(run)
+        elif run.place is None or not run.place.is_of(status):
+            run.place = _Place.of(contents, data, status)
+
+    def _opened(self, run: _Run, *, create: bool) -> int:
+        fd = self._open.get(run.key)
+        if fd is not None:
+            self._open.move_to_end(run.key)
+            return fd
+        if len(self._open) >= OPEN_FILES_PER_THREAD:
+            self._close(self._runs[next(iter(self._open))])
+        fd = self._open[run.key] = open_file(self._os, run.path, create=create)
+        return fd
+
+    def _close(self, run: _Run) -> None:
+        fd = self._open.pop(run.key, None)
+        if fd is None:
+            return
+        if run.place is not None:
+            run.place.reopened = True
+        # A complaint at closing concerns bytes that are un-synced: those are written again before a sync counts.
+        with contextlib.suppress(OSError):
+            self._os.close(fd)
+
+    def _forget(self, run: _Run) -> None:
+        """Trust neither the open file nor what is known of it."""
+        self._close(run)
+        run.place = None
+
+    def _drop(self, run: _Run) -> None:
+        self._forget(run)
+        del self._runs[run.key]
+
+
+def _again(run: _Run, failure: BaseException, record: Record) -> BaseException:
+    """What a blocked key answers: the failure itself, or for a refusal that another was refused before."""
+    if isinstance(failure, RunConflict | RunAlreadyExists):
+        return RunConflict(run.key, "an earlier record was refused, and the log was not read since", seq=record.seq)
+    return _without_traceback(failure)
+
+
+def _without_traceback(failure: BaseException) -> BaseException:
+    """An equal exception that holds no frames, and so no records."""
+    return copy.copy(failure)

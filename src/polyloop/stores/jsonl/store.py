@@ -1,0 +1,142 @@
+"""`JsonlRunStore`: a file a run, in a directory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from polyloop.serialization import encode
+from polyloop.stores.jsonl.files import DIRECTORY_FIELD, Os
+from polyloop.stores.jsonl.pool import Pool
+from polyloop.stores.jsonl.runs import Runs
+from polyloop.types import (
+    EffectCompleted,
+    EffectIntended,
+    InvalidRequest,
+    Record,
+    RunFinished,
+    RunKey,
+    RunLog,
+    RunStarted,
+    StepCompleted,
+)
+from polyloop.types._checks import check_run_key, reject
+
+THREADS: Final = 8
+"""How many threads write and sync. Each run is pinned to one."""
+
+
+class JsonlRunStore:
+    """Keeps each run's log in a file of its own: human-readable, append-only, one sync a barrier.
+
+    ::
+
+        async with JsonlRunStore("runs") as store:
+            definition = AgentDefinition(store=store, ...)
+
+    For a directory on a local POSIX disk; a network file system is refused. It is made where it does not exist,
+    with mode 0700, its files with mode 0600. A file's name is a readable beginning of the key and the key's SHA-256;
+    the key itself stands in its first line. `jq .record <file>` shows the records; how a line is made up stands in
+    `polyloop.stores.jsonl.format`, how a torn tail is told from damage, and where it cannot be, in
+    `polyloop.stores.jsonl.contents`.
+
+    One object serves any number of runs, tasks, event loops and threads, and any number of objects and processes may
+    share a directory: `flock` makes comparing the position and appending one act. System calls are made on up to 8
+    threads and never on an event loop's. Up to 128 files are open at a time; what is remembered of a run (its
+    position and the records since its last barrier) is dropped when it ends.
+
+    It works inside `async with` only (`RuntimeError` otherwise), and cannot be entered again before it was left.
+    Leaving waits for the calls under way, syncs what is not yet durable, raises the first failure, and releases
+    everything. An object that was left can be entered again.
+
+    A call that fails raises the `OSError` itself. The key is then blocked until it is read with `read_log`; the
+    next append after that first makes durable what may have been left behind.
+    """
+
+    _os = Os()
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+        if not isinstance(path, str):
+            reject(DIRECTORY_FIELD, "a path as a string or os.PathLike", path)
+        if not path or "\0" in path:
+            raise InvalidRequest(DIRECTORY_FIELD, "must be a path, not empty and without NUL characters")
+        # Absolute, for a change of the working directory must not split the runs.
+        self._directory = Path(path).absolute()
+        self._gate = threading.Lock()
+        self._entered = False
+        self._pool: Pool[Runs] | None = None
+
+    def __repr__(self) -> str:
+        return f"JsonlRunStore({str(self._directory)!r})"
+
+    async def __aenter__(self) -> Self:
+        with self._gate:
+            if self._entered:
+                raise RuntimeError("this JsonlRunStore is in use: it cannot be entered again before it was left")
+            self._entered = True
+        pool = Pool(lambda: Runs(self._directory, self._os), THREADS, "polyloop-jsonl")
+        try:
+            await pool.submit(0, Runs.prepare)
+        except BaseException:
+            self._entered = False
+            await pool.close(Runs.close)
+            raise
+        self._pool = pool
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pool, self._pool, self._entered = self._pool, None, False
+        if pool is None:
+            return
+        try:
+            await pool.close(Runs.close)
+        except Exception as failure:
+            if error is None or isinstance(error, Exception):
+                raise
+            # A cancellation passes whatever else goes wrong.
+            error.add_note(f"leaving {self!r} failed too: {type(failure).__name__}: {failure}")
+
+    async def append_run_start(self, key: RunKey, record: RunStarted, /) -> None:
+        """Write a run's first record. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def append_intent(self, key: RunKey, record: EffectIntended, /) -> None:
+        """Announce an effect. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def append_result(self, key: RunKey, record: EffectCompleted, /) -> None:
+        """Write what came of an effect. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def append_step(self, key: RunKey, record: StepCompleted, /) -> None:
+        """Write a step. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def finish(self, key: RunKey, record: RunFinished, /) -> None:
+        """Write an end record. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def read_log(self, key: RunKey, /) -> RunLog:
+        """Read a run's log from its file; unblocks the key. See `polyloop.ports.RunStore`."""
+        check_run_key(key)
+        return await self._running().submit(hash(key), lambda runs: runs.read(key))
+
+    async def _append(self, key: RunKey, record: Record) -> None:
+        check_run_key(key)
+        pool = self._running()
+        # What holds mappings is encoded before anybody else can run: a cancelled caller may change them while the
+        # call is under way. The rest is immutable, and long texts are better encoded on the thread.
+        mutable = isinstance(record, RunStarted) or (isinstance(record, EffectIntended) and record.action is not None)
+        text = encode(record) if mutable else None
+        await pool.submit(hash(key), lambda runs: runs.append(key, record, text))
+
+    def _running(self) -> Pool[Runs]:
+        if self._pool is None:
+            raise RuntimeError(f"{self!r} works inside 'async with' only")
+        return self._pool
