@@ -19,7 +19,8 @@ from typing import TypeAlias, cast
 
 from polyloop.types.errors import InvalidRequest
 
-JSONValue: TypeAlias = "str | int | float | bool | Mapping[str, JSONValue] | Sequence[JSONValue] | None"
+# Only the inner names are quoted: annotations that use this alias can then be resolved from any module that imports it.
+JSONValue: TypeAlias = str | int | float | bool | Mapping[str, "JSONValue"] | Sequence["JSONValue"] | None
 """JSON as Python values: finite numbers, string keys. Tuples count as lists."""
 
 MAX_DEPTH = 100
