@@ -1,0 +1,29 @@
+"""The options of the contract suites.
+
+They are added here and not in `tests/contract`, since pytest reads this file before it parses the command line,
+whichever folder it is started for.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract import options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    options.load_options(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With an option only its suite runs: a test module says by `OPTION` which suite it is."""
+    names = options.chosen(config).keys()
+    if not names:
+        return
+    asked = [item for item in items if getattr(getattr(item, "module", None), "OPTION", None) in names]
+    config.hook.pytest_deselected(items=[item for item in items if item not in asked])
+    items[:] = asked
