@@ -27,8 +27,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn, Protocol, cast
 
-from polyloop.ports import ActionDecision, Decision, FinalAnswer, InvalidDecision, ParsedReply
-from polyloop.types import ActionKind, JSONValue, ModelReply
+from polyloop import (
+    ActionDecision,
+    ActionKind,
+    Decision,
+    FinalAnswer,
+    InvalidDecision,
+    JSONValue,
+    ModelReply,
+    ParsedReply,
+)
 
 MAX_DEPTH = 100
 """How deep arguments may be nested. The log takes no more."""
