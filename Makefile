@@ -1,0 +1,70 @@
+# Everything that one does with a checkout. `make demo` and `make test` need nothing but make, Python 3.11 or later
+# (with venv), and at the first time a package index; the environment that they make is .venv.
+
+# The first Python on the path that is new enough. Another one: make PYTHON=/path/to/python3.12 demo
+PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$each"; break; }; done)
+WORKERS ?= 2
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test check verify mutants bench format clean
+
+help:
+	@echo "make demo     an agent at work: killed in the middle, resumed, checked (about a second after set-up)"
+	@echo "make test     the tests"
+	@echo "make check    linters, types, architecture"
+	@echo "make verify   the long versions of the tests"
+	@echo "make mutants  mutation testing of the pure modules"
+	@echo "make bench    speed and memory, as ratios"
+	@echo "make format   formats the code"
+	@echo "make clean    removes what these commands leave behind, but for .venv"
+
+demo: .venv/.stamp-core
+	@$(BIN)/python examples/quickstart.py $(DEMO)
+
+test: .venv/.stamp-dev
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+check: .venv/.stamp-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+verify: .venv/.stamp-dev
+	$(BIN)/pytest -n $(WORKERS) -m slow
+
+mutants: .venv/.stamp-dev
+	$(BIN)/python -m tests.mutation.run
+
+bench: .venv/.stamp-dev
+	$(BIN)/python -m benchmarks.run
+
+format: .venv/.stamp-dev
+	$(BIN)/ruff check --fix --exit-zero --quiet
+	$(BIN)/ruff format
+
+clean:
+	rm -rf build dist mutants demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps stand in the environment that they speak of: removing .venv removes them.
+.venv/bin/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "PolyLoop needs Python 3.11 or later, and finds none: make PYTHON=/path/to/python3.11 demo" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "PolyLoop needs Python 3.11 or later, and $(PYTHON) is not: make PYTHON=/path/to/python3.11 demo" >&2; exit 1; }
+	@echo "Making .venv with $(PYTHON)"
+	@"$(PYTHON)" -m venv .venv || { rm -rf .venv; exit 1; }
+
+.venv/.stamp-core: pyproject.toml | .venv/bin/python
+	@echo "Installing PolyLoop"
+	@$(INSTALL) --editable .
+	@touch $@
+
+.venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing PolyLoop and what its development needs"
+	@$(INSTALL) --constraint constraints.txt --editable ".[dev]"
+	@touch .venv/.stamp-core $@
