@@ -149,6 +149,7 @@ class ParsedReply:
     history_text: str
     """What enters the history as the assistant's message: the reply, or the part of it that counts."""
     decision: Decision
+    """What the reply wants: an action, the end, or nothing that can be read."""
 
     def __post_init__(self) -> None:
         _check_str("ParsedReply.history_text", self.history_text)

@@ -23,10 +23,13 @@ class AgentDefinition:
     """
 
     model: ModelPort
+    """Answers the prompts. Its `params` are part of every run's identity."""
     parser: DecisionParser
+    """Reads the answers: the language of the actions. Its `params` are part of the identity too."""
     store: RunStore
     """Where the logs are kept. `EphemeralRunStore` says visibly that recovery is not wanted."""
     events: EventSink
+    """Is told what happens. It cannot stop a run, and nothing may be built on its hearing everything."""
     synthetic_observations: Mapping[ActionStatus, str]
     """What the model reads when an action was `NOT_EXECUTED`, and what the last step shows for `ENV_ERROR`:
     exactly these two keys. What the model sees must be in the snapshot, so the executor's words do not do."""

@@ -64,6 +64,7 @@ class RunNotFound(InvalidRequest):
     """There is nothing to resume under this key: its log is empty."""
 
     key: str
+    """The key that was asked for."""
 
     def __init__(self, key: str) -> None:
         super().__init__("RunRequest.key", f"no run is recorded under {_shown(key)}; start it with run()")
@@ -74,6 +75,7 @@ class RunAlreadyExists(PolyLoopError):  # noqa: N818 - the specification's name
     """The key has a log already. Nothing was written."""
 
     key: str
+    """The key that is taken."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"a run is recorded under {_shown(key)} already; go on with resume(), or choose a new key")
@@ -99,6 +101,7 @@ class RunIdentityMismatch(PolyLoopError):  # noqa: N818 - the specification's na
     """
 
     key: str
+    """The run's key."""
     differences: tuple[IdentityDifference, ...]
     """Every differing path, in the order of the canonical JSON text; never empty."""
 
@@ -160,6 +163,7 @@ class CorruptRunLog(PolyLoopError):  # noqa: N818 - the specification's name
     """A stored log is damaged. It is refused and left as it is, never repaired."""
 
     reason: CorruptionReason
+    """What kind of damage: match on this, not on the words."""
     problem: str
     """What was found, in words."""
     key: str | None
@@ -214,7 +218,9 @@ class RunConflict(PolyLoopError):  # noqa: N818 - the specification's name
     """This driver is behind: somebody else drives the run, or the log has moved. Nothing was written."""
 
     key: str
+    """The run's key."""
     problem: str
+    """What happened, in words."""
     seq: int | None
     """The position that the refused record names; None where no record was involved."""
     next_seq: int | None

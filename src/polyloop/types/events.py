@@ -21,6 +21,7 @@ class RunOpened:
     """The start record is written; on resume: the log was read and accepted."""
 
     key: RunKey
+    """The run that this is about."""
     resumed: bool
     """False for `run`, True for `resume`."""
     steps: int
@@ -32,8 +33,11 @@ class ModelCallStarted:
     """A model call is about to be announced in the log."""
 
     key: RunKey
+    """The run that this is about."""
     step_idx: int
+    """The step that it belongs to, from 0."""
     result_id: str
+    """The effect's name within the run; a replay has the same."""
     attempt: int
     """Which attempt at this call, from 1."""
     prompt_chars: int
@@ -45,9 +49,13 @@ class ModelCallEnded:
     """A model call's result has been handed to the store. Exactly one of `reply` and `error` is set."""
 
     key: RunKey
+    """The run that this is about."""
     step_idx: int
+    """The step that it belongs to, from 0."""
     result_id: str
+    """The effect's name within the run; a replay has the same."""
     reply: ModelReply | None
+    """The model's reply; None where the call raised."""
     error: str | None
     """The exception's type and message, cut at 2,000 characters."""
     wall_ms: int
@@ -59,8 +67,11 @@ class ActionStarted:
     """An action is about to be announced in the log."""
 
     key: RunKey
+    """The run that this is about."""
     step_idx: int
+    """The step that it belongs to, from 0."""
     result_id: str
+    """The effect's name within the run; a replay has the same."""
     attempt: int
     """Which attempt at this action, from 1."""
     action: PlannedAction
@@ -72,8 +83,11 @@ class ActionEnded:
     """An action's result and its step have been handed to the store. Exactly one of `outcome` and `error` is set."""
 
     key: RunKey
+    """The run that this is about."""
     step_idx: int
+    """The step that it belongs to, from 0."""
     result_id: str
+    """The effect's name within the run; a replay has the same."""
     outcome: ActionOutcome | None
     """The executor's outcome verbatim, also where its observation did not enter the history."""
     error: str | None
@@ -87,7 +101,9 @@ class StepEnded:
     """A step record has been handed to the store."""
 
     key: RunKey
+    """The run that this is about."""
     step: Step
+    """The step, as it stands in the log."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +111,11 @@ class RunClosed:
     """The end record is durable."""
 
     key: RunKey
+    """The run that this is about."""
     stop_reason: StopReason
+    """Why the run stopped; never `cancelled`, for a cancelled run emits nothing more."""
     usage: Usage
+    """What the whole run used, earlier processes included."""
 
 
 Event: TypeAlias = RunOpened | ModelCallStarted | ModelCallEnded | ActionStarted | ActionEnded | StepEnded | RunClosed

@@ -66,6 +66,7 @@ class EffectIntended:
     result_id: str
     """The effect's name within the run, `f"{step_idx:06d}-{kind}"`; a replay has the same."""
     kind: EffectKind
+    """What is about to happen: a model call or an action."""
     step_idx: int
     """The step that the effect belongs to, from 0."""
     attempt: int
@@ -128,6 +129,7 @@ class StepCompleted:
     recorded_at: str
     """When the driver built the record, UTC. Never compared."""
     step: Step
+    """The row of the trajectory."""
     result_id: str | None
     """The action's result that the step is made of; None for a step whose action was never announced."""
     stop_reason: StopReason | None
@@ -154,6 +156,7 @@ class RunFinished:
     recorded_at: str
     """When the driver built the record, UTC. Never compared."""
     stop_reason: StopReason
+    """Why the run ended; `cancelled` in the one end record that others may follow."""
     final_answer: str | None
     """The final answer, with `agent_finished` only."""
     detail: str | None
@@ -196,8 +199,11 @@ class RunLog:
     started: RunStarted | None
     """None for a run that does not exist."""
     intents: tuple[EffectIntended, ...]
+    """Every announcement, repeated ones included, in the order of their positions."""
     results: tuple[EffectCompleted, ...]
+    """What came of the effects, in order; one that was interrupted has none."""
     steps: tuple[StepCompleted, ...]
+    """The steps that are over, in order."""
     finished: RunFinished | None
     """The end record, if it is the last record; None while the run goes on, or goes on again."""
     cancellations: tuple[RunFinished, ...] = ()

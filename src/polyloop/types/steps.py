@@ -143,6 +143,7 @@ class RunResult:
     """A finished run. Resuming the run again returns an equal one."""
 
     key: RunKey
+    """The run's name, as the request gave it."""
     stop_reason: StopReason
     """Why the run stopped. Never `StopReason.CANCELLED`: a cancelled run raises `CancelledError` instead."""
     steps: tuple[Step, ...]
@@ -154,6 +155,7 @@ class RunResult:
     own words (`ENV_ERROR`), a fixed sentence for a missing completion signal, the open effect's kind, step and
     attempt (`resume_state_unknown`); otherwise None. A pure function of the log."""
     usage: Usage
+    """What the run used, counted from its log: the same after any resume."""
     params_snapshot: Mapping[str, JSONValue]
     """What influenced the run, as its start record keeps it. A copy: changing it changes nothing."""
     event_sink_failures: int

@@ -116,7 +116,9 @@ class EffectKind(enum.StrEnum):
     """The two kinds of side effect that the log announces."""
 
     MODEL_CALL = "model_call"
+    """`ModelPort.call`."""
     ACTION = "action"
+    """`ActionExecutor.execute`."""
 
 
 class ActionStatus(enum.StrEnum):
@@ -183,6 +185,7 @@ class ActionOutcome:
     """What an executor says of an action."""
 
     status: ActionStatus
+    """What became of the action; decides whether the observation enters the history."""
     observation: str
     """What the environment answered, verbatim. For `NOT_EXECUTED` and `ENV_ERROR` it goes to the result record
     and the event only: the model then reads the definition's own text for that status."""

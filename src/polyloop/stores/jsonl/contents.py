@@ -57,6 +57,7 @@ class Contents:
     """A log as its file has it."""
 
     log: RunLog
+    """The records of the sound lines."""
     length: int
     """How many bytes of the file are sound lines, from the start. What follows is a torn tail."""
     durable: int

@@ -36,6 +36,7 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 """Where `flock` does not fence other machines, or a sync is no promise of the disk's."""
 
 DIRECTORY_FIELD: Final = "JsonlRunStore.directory"
+"""The field that errors name."""
 
 _MODE: Final = 0o600
 _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

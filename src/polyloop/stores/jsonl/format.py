@@ -36,7 +36,9 @@ class Line:
     """What a line says whose checksum fits."""
 
     durable: int
+    """How many bytes of the file, from its start, were acknowledged when the line was written."""
     key: str | None
+    """The run's key, which the first line alone holds; None in the others."""
     text: str
     """The encoded record."""
 
