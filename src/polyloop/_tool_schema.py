@@ -58,7 +58,7 @@ def readable_json(value: JSONValue, indent: int | None = None) -> str:
 class CheckedSchema:
     """A schema that was found sound. Immutable, and shared with nobody."""
 
-    __slots__ = ("_nearest_error", "_document")
+    __slots__ = ("_document", "_nearest_error")
 
     def __init__(self, parameters: Mapping[str, JSONValue], field: str, owner: str) -> None:
         try:
@@ -190,7 +190,9 @@ class _Walk:
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # noqa: PLC0415 - it has no types
 
         root = self._resource(self._document)
-        self._visit(root, REGISTRY.resolver_with_root(root))
+        address = root.id() or ""
+        # Crawled once: an uncrawled registry is crawled again for every anchor that is looked up.
+        self._visit(root, REGISTRY.with_resource(address, root).crawl().resolver(address))
         while self._references:
             self._follow(self._references.pop())
         try:

@@ -111,7 +111,7 @@ def _is_async(handler: object) -> bool:
     while isinstance(handler, functools.partial):
         handler = handler.func
     called = getattr(type(handler), "__call__", None)  # noqa: B004 - its kind is asked, not whether it is there
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
+    return callable(handler) and (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called))
 
 
 class ToolRegistry:
