@@ -95,7 +95,7 @@ def follow(state: State, record: Record) -> State:
 
 
 def _follow_end(state: State, record: RunFinished) -> State:
-    if record.stop_reason is StopReason.CANCELLED:
+    if record.stop_reason is StopReason.CANCELLED and record.final_answer is None:
         return state
     match state:
         case Ready():
