@@ -15,7 +15,7 @@ help:
 	@echo "make demo     an agent at work: killed in the middle, resumed, checked (about a second after set-up)"
 	@echo "make test     the tests"
 	@echo "make check    linters, types, architecture"
-	@echo "make verify   the long versions of the tests"
+	@echo "make verify   the long versions of the tests; POLYLOOP_VERIFY_SECONDS=600 bounds them"
 	@echo "make mutants  mutation testing of the pure modules"
 	@echo "make bench    speed and memory, as ratios"
 	@echo "make format   formats the code"

@@ -1,6 +1,6 @@
-"""The options of the contract suites.
+"""The options of the contract suites, and the limit of time for the long tests.
 
-They are added here and not in `tests/contract`, since pytest reads this file before it parses the command line,
+The options are added here and not in `tests/contract`, since pytest reads this file before it parses the command line,
 whichever folder it is started for.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import verify_limit
 from tests.contract import options
 
 
@@ -17,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     options.load_options(config)
+    config.pluginmanager.register(verify_limit)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
