@@ -43,9 +43,9 @@ from tests.seams import append
 NEVER, SAFE = ReplayPolicy.NEVER, ReplayPolicy.SAFE
 EXECUTED, NOT_EXECUTED, ENV_ERROR = ActionStatus.EXECUTED, ActionStatus.NOT_EXECUTED, ActionStatus.ENV_ERROR
 M0, A0 = name_of(0, MODEL), name_of(0, ACTION)
-ASKED = (start(), intent(0, MODEL), replied(M0))
-ACTING = (*ASKED, intent(0, ACTION))
-STEPPED = (*ACTING, came(A0, EXECUTED), step(0, "executed", result_id=A0))
+ASKED: tuple[Record, ...] = (start(), intent(0, MODEL), replied(M0))
+ACTING: tuple[Record, ...] = (*ASKED, intent(0, ACTION))
+STEPPED: tuple[Record, ...] = (*ACTING, came(A0, EXECUTED), step(0, "executed", result_id=A0))
 CANCELLED = end(StopReason.CANCELLED)
 
 
@@ -217,7 +217,7 @@ def test_an_unknown_state_ends_an_open_effect_alone() -> None:
 
 
 def test_cancelled_ends_change_nothing_wherever_and_however_many_they_are() -> None:
-    records = (*STEPPED, intent(1, MODEL))
+    records: tuple[Record, ...] = (*STEPPED, intent(1, MODEL))
     for places in itertools.product((0, 1, 2), repeat=len(records)):
         if sum(places) > 2:
             continue
