@@ -35,7 +35,10 @@ def _differ(path: str, recorded: JSONValue, present: JSONValue) -> Iterator[Iden
     if parts_before is None or parts_now is None or type(recorded) is not type(present):
         yield IdentityDifference(path=path, recorded=before, present=now)
         return
-    for part in sorted(parts_before.keys() | parts_now.keys()):
+    # Names in the order of the canonical text, positions in their own.
+    named = isinstance(recorded, Mapping)
+    parts = sorted(parts_before.keys() | parts_now.keys()) if named else dict.fromkeys([*parts_before, *parts_now])
+    for part in parts:
         if part in parts_before and part in parts_now:
             yield from _differ(part, parts_before[part], parts_now[part])
         elif part in parts_before:

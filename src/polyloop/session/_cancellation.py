@@ -36,7 +36,7 @@ class Gate:
         self.suppressed: BaseException | None = None
         """What a port answered to the cancellation instead of letting it pass."""
         self._caller = caller
-        # Not 0 everywhere: on Python 3.11 a failed TaskGroup leaves a request behind that is not for us.
+        # Not 0 everywhere: before Python 3.13 a failed TaskGroup leaves a request behind that is not for us.
         self._cancelling_at_entry = caller.cancelling()
         self._delivered = False
         self._in_store = False

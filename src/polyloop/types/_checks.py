@@ -9,6 +9,9 @@ from polyloop.types.errors import InvalidRequest
 
 MAX_KEY_CHARS = 1024
 
+MAX_INT = 2**63 - 1
+"""What every database keeps in an integer column; `sys.maxsize` is a legal "no limit"."""
+
 
 def reject(field: str, expected: str, value: object) -> NoReturn:
     """Raise for a value of the wrong type. Only the type is told: a value may be secret or megabytes long."""
@@ -34,19 +37,19 @@ def check_bool(field: str, value: object) -> None:
 
 
 def check_count(field: str, value: object) -> None:
-    """An int ≥ 0; a bool is not an int here."""
+    """An int from 0 to `MAX_INT`; a bool is not an int here."""
     if type(value) is not int:
         reject(field, "an int", value)
-    if value < 0:
-        raise InvalidRequest(field, f"must be 0 or more, got {value:d}")
+    if not 0 <= value <= MAX_INT:
+        raise InvalidRequest(field, "must be 0 or more, and below 2**63")
 
 
 def check_positive(field: str, value: object) -> None:
-    """An int ≥ 1; a bool is not an int here."""
+    """An int from 1 to `MAX_INT`; a bool is not an int here."""
     if type(value) is not int:
         reject(field, "an int", value)
-    if value < 1:
-        raise InvalidRequest(field, f"must be 1 or more, got {value:d}")
+    if not 1 <= value <= MAX_INT:
+        raise InvalidRequest(field, "must be 1 or more, and below 2**63")
 
 
 def check_seconds(field: str, value: object) -> None:

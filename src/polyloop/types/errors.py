@@ -43,7 +43,7 @@ class PolyLoopError(Exception):
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
 
-class InvalidRequest(PolyLoopError):  # noqa: N818 - the specification's name
+class InvalidRequest(PolyLoopError):  # noqa: N818 - the published name
     """A value, definition, request, tool specification, key or store path is wrong.
 
     Raised before anything is written.
@@ -71,7 +71,7 @@ class RunNotFound(InvalidRequest):
         self.key = key
 
 
-class RunAlreadyExists(PolyLoopError):  # noqa: N818 - the specification's name
+class RunAlreadyExists(PolyLoopError):  # noqa: N818 - the published name
     """The key has a log already. Nothing was written."""
 
     key: str
@@ -94,7 +94,7 @@ class IdentityDifference:
     """The present value as canonical JSON text; None where the present assembly lacks this path."""
 
 
-class RunIdentityMismatch(PolyLoopError):  # noqa: N818 - the specification's name
+class RunIdentityMismatch(PolyLoopError):  # noqa: N818 - the published name
     """`resume` was called with something else than the run was started with.
 
     The values stand in the attribute and in the message, so port `params` must hold no secrets.
@@ -159,7 +159,7 @@ class CorruptionReason(enum.StrEnum):
     """A step's or an end record's stop reason contradicts the records before it."""
 
 
-class CorruptRunLog(PolyLoopError):  # noqa: N818 - the specification's name
+class CorruptRunLog(PolyLoopError):  # noqa: N818 - the published name
     """A stored log is damaged. It is refused and left as it is, never repaired."""
 
     reason: CorruptionReason
@@ -214,7 +214,7 @@ class CorruptRunLog(PolyLoopError):  # noqa: N818 - the specification's name
         )
 
 
-class RunConflict(PolyLoopError):  # noqa: N818 - the specification's name
+class RunConflict(PolyLoopError):  # noqa: N818 - the published name
     """This driver is behind: somebody else drives the run, or the log has moved. Nothing was written."""
 
     key: str
@@ -236,7 +236,7 @@ class RunConflict(PolyLoopError):  # noqa: N818 - the specification's name
         self.next_seq = next_seq
 
 
-class StoreBusy(PolyLoopError):  # noqa: N818 - the specification's name
+class StoreBusy(PolyLoopError):  # noqa: N818 - the published name
     """A store's bounded wait ran out. Nothing was written, and the run can be resumed."""
 
     key: str | None
@@ -253,7 +253,7 @@ class StoreBusy(PolyLoopError):  # noqa: N818 - the specification's name
         self.waited_s = waited_s
 
 
-class UnsupportedSchemaVersion(PolyLoopError):  # noqa: N818 - the specification's name
+class UnsupportedSchemaVersion(PolyLoopError):  # noqa: N818 - the published name
     """A record was written by a version of the library that this one cannot read."""
 
     found: str
@@ -270,7 +270,7 @@ class UnsupportedSchemaVersion(PolyLoopError):  # noqa: N818 - the specification
         self.supported = supported
 
 
-class EnvironmentFailure(PolyLoopError):  # noqa: N818 - the specification's name
+class EnvironmentFailure(PolyLoopError):  # noqa: N818 - the published name
     """Raise it in a tool handler when the environment itself can serve no more.
 
     The run stops with `env_error`; the message becomes the run's `detail`. An action that merely fails

@@ -3,8 +3,10 @@
 Work is pinned: the same pin means the same thread, and the work of one thread is done in the order in which it was
 handed in. Each thread has a worker of its own, which it gives to every piece of work.
 
-A hop to a thread and back is most of what a short write costs. So a loop is woken once for all that was done since
-it last looked, and not once for each piece.
+Hops to a thread and back are most of what a short write costs, and there are two ways to make them cheap. Work is
+handed over at the end of the loop's turn: handed over at once, the thread would wake while the loop still holds the
+interpreter, and go back to sleep for it (measured: 56 instead of 20 µs a hop). And a loop is woken once for all that
+was done since it last looked, not once for each piece.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 W = TypeVar("W")
 R = TypeVar("R")
 
-_Job: TypeAlias = "tuple[_Inbox, asyncio.Future[Any], Callable[[W], Any]]"
+_Job: TypeAlias = "tuple[_Desk[W], asyncio.Future[Any], Callable[[W], Any]]"
 
 
 class Pool(Generic[W]):
@@ -29,45 +31,50 @@ class Pool(Generic[W]):
         self._make_worker = make_worker
         self._name = name
         self._threads: list[_Thread[W] | None] = [None] * size
-        self._inboxes: dict[asyncio.AbstractEventLoop, _Inbox] = {}
+        self._desks: dict[asyncio.AbstractEventLoop, _Desk[W]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def submit(self, pin: int, work: Callable[[W], R]) -> asyncio.Future[R]:
-        """Hand in work. It is done whatever becomes of the future that tells its outcome.
-
-        Raises:
-            RuntimeError: if the pool is closed.
-        """
+        """Hand in work. It is done whatever becomes of the future that tells its outcome."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        # Under the lock, for nothing may be handed in behind a thread's last job.
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the store is being left, or was left, in another task")
-            self._thread(pin % len(self._threads)).jobs.put((self._inbox(loop), future, work))
-        return future
+        desk = self._desks.get(loop)
+        if desk is None:
+            desk = self._new_desk(loop)
+        return desk.take(pin, work)
 
     async def close(self, last_work: Callable[[W], None]) -> None:
         """Do what was handed in, then `last_work` on every thread; end the threads and raise the first failure.
 
-        A cancellation passes at once; the threads then come to their end by themselves.
+        A cancellation passes at once; the threads then come to their end by themselves. What other loops hand in
+        meanwhile fails with `RuntimeError`.
         """
         loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[None]] = []
+        desk = self._new_desk(loop)
+        desk.hand_over()
         with self._lock:
             self._closed = True
             threads = [thread for thread in self._threads if thread is not None]
-            for thread in threads:
-                futures.append(loop.create_future())
-                thread.jobs.put((self._inbox(loop), futures[-1], last_work))
-                thread.jobs.put(None)
+        futures: list[asyncio.Future[None]] = [loop.create_future() for _ in threads]
+        for thread, future in zip(threads, futures, strict=True):
+            thread.jobs.put((desk, future, last_work))
+            thread.jobs.put(None)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for thread in threads:
             thread.join()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def start(self, jobs: list[tuple[int, _Job[W]]]) -> bool:
+        """Give jobs to their threads; False if the pool is closed."""
+        # Under the lock, for nothing may come behind a thread's last job.
+        with self._lock:
+            if self._closed:
+                return False
+            for pin, job in jobs:
+                self._thread(pin % len(self._threads)).jobs.put(job)
+        return True
 
     def _thread(self, index: int) -> _Thread[W]:
         thread = self._threads[index]
@@ -77,12 +84,10 @@ class Pool(Generic[W]):
             self._threads[index] = thread
         return thread
 
-    def _inbox(self, loop: asyncio.AbstractEventLoop) -> _Inbox:
-        inbox = self._inboxes.get(loop)
-        if inbox is None:
-            self._inboxes = {known: box for known, box in self._inboxes.items() if not known.is_closed()}
-            inbox = self._inboxes[loop] = _Inbox(loop)
-        return inbox
+    def _new_desk(self, loop: asyncio.AbstractEventLoop) -> _Desk[W]:
+        with self._lock:
+            self._desks = {known: desk for known, desk in self._desks.items() if not known.is_closed()}
+            return self._desks.setdefault(loop, _Desk(self, loop))
 
 
 class _Thread(threading.Thread, Generic[W]):
@@ -93,10 +98,10 @@ class _Thread(threading.Thread, Generic[W]):
 
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
-            inbox, future, work = job
-            inbox.put(future, *_outcome(work, self._worker))
+            desk, future, work = job
+            desk.put(future, *_outcome(work, self._worker))
             # A thread that waits must not keep alive what its last job was about.
-            del job, inbox, future, work
+            del job, desk, future, work
 
 
 def _outcome(work: Callable[[W], R], worker: W) -> tuple[R | None, BaseException | None]:
@@ -106,13 +111,31 @@ def _outcome(work: Callable[[W], R], worker: W) -> tuple[R | None, BaseException
         return None, failure
 
 
-class _Inbox:
-    """What was done for one event loop and its tasks have not been told yet."""
+class _Desk(Generic[W]):
+    """Where one event loop's work is handed in, and its outcomes are left."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: Pool[W], loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
         self._loop = loop
+        self._jobs: list[tuple[int, _Job[W]]] = []
         self._outcomes: collections.deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = collections.deque()
         self._woken = False
+
+    def take(self, pin: int, work: Callable[[W], R]) -> asyncio.Future[R]:
+        """Take work, on the loop's own thread."""
+        future: asyncio.Future[R] = self._loop.create_future()
+        if not self._jobs:
+            self._loop.call_soon(self.hand_over)
+        self._jobs.append((pin, (self, future, work)))
+        return future
+
+    def hand_over(self) -> None:
+        """Give the threads all that was taken in this turn of the loop."""
+        jobs, self._jobs = self._jobs, []
+        if not self._pool.start(jobs):
+            for _, (_, future, _) in jobs:
+                if not future.done():
+                    future.set_exception(RuntimeError("the store was left while this call was made"))
 
     def put(self, future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
         """Leave an outcome, from any thread."""

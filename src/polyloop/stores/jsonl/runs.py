@@ -240,7 +240,11 @@ class Runs:
         place.ended = is_terminal(record)
 
     def _sync_pending(self, run: _Run) -> None:
-        fd, status = self._locked(run, create=False)
+        try:
+            fd, status = self._locked(run, create=False)
+        except FileNotFoundError:
+            self._os.stat(self._directory)
+            return  # somebody deleted the log, and nothing of it is left to be made durable
         try:
             place = run.place
             if place is None or not place.is_of(status):
