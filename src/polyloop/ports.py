@@ -279,7 +279,8 @@ class RunStore(Protocol):
     *Barriers and ordered appends.* `append_run_start`, `append_intent` and `finish` are **barriers**: they
     return only when this record and everything before it in this run is durable. `append_result` and
     `append_step` are **ordered**: they may return as soon as the record's place is fixed; it becomes durable no
-    later than the run's next barrier, and is handed to the medium within 100 ms even if no barrier comes.
+    later than the run's next barrier, and is handed to the medium within 100 ms even if no barrier comes. Leaving
+    a store that is an async context manager makes ordered records durable too.
 
     *Position.* A record is taken at the run's next position (`seq`) and at no other. A `seq` that is not the
     next position, a first record that is no `RunStarted`, and any append after an end record other than

@@ -170,10 +170,10 @@ def a_run(
 
 def a_run_holding(text: str) -> list[Record]:
     """A log with the text in every place that holds text, keys of mappings included."""
-    nested: JSONValue = {text: text, "in": {text: [text, {text: text}]}}
-    planned = PlannedAction(action_text=text, tool_name=text, arguments={text: nested}, history_text=text)
+    holding: dict[str, JSONValue] = {text: [text, {text: text}]}
+    planned = PlannedAction(action_text=text, tool_name=text, arguments=holding, history_text=text)
     reply = ModelReply(call_id=text or None, text=text, reasoning=text)
-    outcome = ActionOutcome(status=ActionStatus.EXECUTED, observation=text, completed=None)
+    outcome = ActionOutcome(status=ActionStatus.EXECUTED, observation=text, completed=False)
     step = dataclasses.replace(
         a_step(),
         raw_output=text,
@@ -186,7 +186,7 @@ def a_run_holding(text: str) -> list[Record]:
         action_status=text,
     )
     return [
-        dataclasses.replace(started({text: nested}), library_version=text),
+        dataclasses.replace(started(holding), library_version=text),
         dataclasses.replace(model_intent(1), result_id=text or "id"),
         dataclasses.replace(replied(2, reply=reply), result_id=text or "id"),
         action_intent(3, action=planned),
@@ -220,7 +220,7 @@ OTHER_TEXTS = (
     "\U0001f600 \U0010ffff",
     "".join(map(chr, range(1, 0x20))) + "".join(map(chr, range(0x7F, 0xA0))),
 )
-LARGE_TEXTS = ("x" * 1_000_000, "\u2028\0\ud83d\ude00%\U0001f600\xe9" * 50_000)
+LARGE_TEXTS = ("x" * 1_000_000, "%\U0001f600\xe9" * 100_000)
 
 NUMBERS: tuple[JSONValue, ...] = (
     True,

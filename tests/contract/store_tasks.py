@@ -59,7 +59,7 @@ async def many_runs_at_once_do_not_see_each_other(case: StoreCase) -> None:
         await expect_log(store, key, records, "after many runs at once")
 
     async with case.open() as store:
-        await asyncio.gather(*(drive(store, number) for number in range(60)))
+        await asyncio.gather(*(drive(store, number) for number in range(30)))
 
 
 @SUITE.promise(TASKS, look_at="writes of several runs that share one commit: a refused one takes no other with it")

@@ -64,6 +64,7 @@ BARRIER = (
 )
 ORDERED = "it becomes durable no later than the run's next barrier"
 HANDED_OVER = "is handed to the medium within 100 ms even if no barrier comes."
+LEAVING = "Leaving a store that is an async context manager makes ordered records durable too."
 PREFIX = "A prefix of what was written, holding everything that a barrier acknowledged."
 WHOLE = "A record is wholly there or not at all, for readers and after a crash."
 

@@ -161,11 +161,11 @@ async def megabytes_come_back(case: StoreCase) -> None:
     "below 640 digits",
 )
 async def numbers_come_back_by_value_and_type(case: StoreCase) -> None:
-    arguments: dict[str, JSONValue] = {"list": list(NUMBERS), **{f"n{n}": value for n, value in enumerate(NUMBERS)}}
+    arguments: dict[str, JSONValue] = {f"n{n:02}": value for n, value in enumerate(NUMBERS)}
     planned = PlannedAction(action_text="", tool_name="t", arguments=arguments, history_text="")
     step = dataclasses.replace(a_step(), content_chars=0, thinking_chars=1, prompt_chars=2**53 + 1)
     records: list[Record] = [
-        started({"numbers": list(NUMBERS), "in": {"side": arguments}}),
+        started({"in": {"side": arguments}, "numbers": list(NUMBERS)}),
         action_intent(1, action=planned),
         stepped(2, step=step),
         ended(3, failures=1),
@@ -206,7 +206,7 @@ async def mappings_with_strange_keys_come_back(case: StoreCase) -> None:
         "v",
         "record",
     )
-    arguments: dict[str, JSONValue] = {key: {key: number} for number, key in enumerate(strange)}
+    arguments: dict[str, JSONValue] = {key: {key: number} for number, key in enumerate(sorted(strange))}
     planned = PlannedAction(action_text="", tool_name="t", arguments=arguments, history_text="")
     await expect_round_trip(case, [started(arguments), action_intent(1, action=planned)])
 
@@ -216,7 +216,7 @@ async def mappings_with_strange_keys_come_back(case: StoreCase) -> None:
     look_at="the types of containers in records that are read: dataclasses.asdict fails on a mapping proxy",
 )
 async def containers_come_back_as_dicts_and_lists(case: StoreCase) -> None:
-    holding: dict[str, JSONValue] = {"dict": {}, "list": [], "both": [{"in": [[], {}]}]}
+    holding: dict[str, JSONValue] = {"both": [{"in": [[], {}]}], "dict": {}, "list": []}
     planned = PlannedAction(action_text="", tool_name="t", arguments=holding, history_text="")
     await expect_round_trip(case, [started(holding), action_intent(1, action=planned)])
     await expect_round_trip(case, [started({})], RunKey("empty snapshot"))
@@ -246,7 +246,7 @@ async def nothing_and_empty_are_told_apart(case: StoreCase) -> None:
     )
     empty = dataclasses.replace(bare, action="", parse_error="", call_id="", tool_name="", tool_arguments_json="")
     records: list[Record] = [
-        started({"none": None, "empty": "", "zero": 0, "false": False}),
+        started({"a": None, "b": "", "c": 0, "d": False}),
         replied(1, reply=ModelReply(call_id=None, text="", reasoning=None)),
         replied(2, reply=ModelReply(call_id="c", text="", reasoning="")),
         failed(3, ""),
