@@ -3,8 +3,9 @@
 A `Runs` object belongs to one thread, and a run to one `Runs`: nothing here needs a lock of its own. What keeps
 other threads, store objects and processes away is `flock`, held for the time of one append.
 
-What is remembered of a run holds as long as its file is the same and has the same size, since a log only ever
-grows: sound lines are never changed, only torn ones are cut off.
+What is remembered of a run holds as long as its file is the same and has the same size, since sound lines are never
+changed and only torn ones are cut off. Where there are torn ones the size says nothing: another writer may have cut
+them, and written as much in their place.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class _Place:
         return self.length - len(self.pending)
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether the file is as it was left."""
-        return self.size == status.st_size and self.inode == (status.st_dev, status.st_ino)
+        """Whether the file is known to be as it was left."""
+        same = self.size == status.st_size and self.inode == (status.st_dev, status.st_ino)
+        return same and self.size == self.length
 
 
 class _Run:
