@@ -10,7 +10,7 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from polyloop.ports import Action, ModelCall, ParsedReply
 from polyloop.session._assembled import Assembly
@@ -30,7 +30,7 @@ from polyloop.types import (
     StepCompleted,
     StopReason,
 )
-from polyloop.types.records import is_terminal
+from polyloop.types.records import detached, is_terminal
 
 _R = TypeVar("_R", bound=Record)
 
@@ -151,7 +151,8 @@ class Effects:
     async def _write(self, append: Callable[[RunKey, _R], Awaitable[None]], record: _R) -> None:
         self._gate.enter_store()
         try:
-            await append(self._key, record)
+            # A copy, as at every seam: a store that keeps it and changes it later changes no action and no snapshot.
+            await append(self._key, cast("_R", detached(record)))
         except asyncio.CancelledError:
             self._uncertain = record
             raise
