@@ -7,7 +7,8 @@ The comparison is written here, and not with `==`, because Python's equality is 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import enum
+from collections.abc import Iterable, Mapping
 
 from polyloop.types import (
     ActionOutcome,
@@ -259,40 +260,52 @@ def nested(depth: int) -> dict[str, JSONValue]:
     return {"outermost": value}
 
 
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
 def difference(expected: object, found: object, path: str) -> str | None:
     """Where and how two values differ first, in a few words; None where they are the same to the last bit."""
-    if type(expected) is not type(found):
-        return f"{path} is {_shown(found)}, written was {_shown(expected)}"
-    if dataclasses.is_dataclass(expected):
-        names = [field.name for field in dataclasses.fields(expected)]
-        pairs = [(getattr(expected, name), getattr(found, name), f"{path}.{name}") for name in names]
-        return _first_difference(pairs)
+    problem = _differ(expected, found)
+    return None if problem is None else path + problem
+
+
+def _differ(expected: object, found: object) -> str | None:
+    kind = type(expected)
+    if kind is not type(found):
+        return _unlike(expected, found)
+    if kind in _SCALARS or isinstance(expected, enum.Enum):
+        # Only repr tells -0.0 from 0.0.
+        same = expected == found and (kind is not float or repr(expected) == repr(found))
+        return None if same else _unlike(expected, found)
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return _keys_differ(expected, found, path) or _first_difference(
-            [(expected[key], found[key], f"{path}[{_cut(ascii(key))}]") for key in expected]
-        )
-    if isinstance(expected, list | tuple) and isinstance(found, Sequence):
+        if list(expected) != list(found):
+            return f" has the keys {_cut(ascii(list(found)))}, written were {_cut(ascii(list(expected)))}"
+        return _first((key, value, found[key]) for key, value in expected.items())
+    if isinstance(expected, list | tuple) and isinstance(found, list | tuple):
         if len(expected) != len(found):
-            return f"{path} has {len(found)} items, written were {len(expected)}"
-        return _first_difference(
-            [(one, other, f"{path}[{index}]") for index, (one, other) in enumerate(zip(expected, found, strict=True))]
-        )
-    # repr tells -0.0 from 0.0; huge integers may have no decimal text, but they compare exactly.
-    same = expected == found and (not isinstance(expected, float) or repr(expected) == repr(found))
-    return None if same else f"{path} is {_shown(found)}, written was {_shown(expected)}"
+            return f" has {len(found)} items, written were {len(expected)}"
+        return _first(zip(range(len(expected)), expected, found, strict=True))
+    return _first((name, getattr(expected, name), getattr(found, name)) for name in _field_names(kind))
 
 
-def _first_difference(pairs: list[tuple[object, object, str]]) -> str | None:
-    for expected, found, path in pairs:
-        if (problem := difference(expected, found, path)) is not None:
-            return problem
+def _first(parts: Iterable[tuple[object, object, object]]) -> str | None:
+    for place, expected, found in parts:
+        problem = _differ(expected, found)
+        if problem is not None:
+            return f"[{_cut(ascii(place))}]{problem}"
     return None
 
 
-def _keys_differ(expected: Mapping[str, object], found: Mapping[str, object], path: str) -> str | None:
-    if list(expected) == list(found):
-        return None
-    return f"{path} has the keys {_cut(ascii(list(found)))}, written were {_cut(ascii(list(expected)))}"
+def _unlike(expected: object, found: object) -> str:
+    return f" is {_shown(found)}, written was {_shown(expected)}"
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    if kind not in _FIELDS:
+        assert dataclasses.is_dataclass(kind), f"records hold no {kind.__name__}"
+        _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return _FIELDS[kind]
 
 
 def _shown(value: object) -> str:

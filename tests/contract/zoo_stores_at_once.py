@@ -74,10 +74,11 @@ class HasABufferOfTen(DictStore):
     """Keeps ten ordered records between two barriers, and drops the ones before."""
 
     def write(self, key: str, record: Record, data: bytes) -> None:
-        lines = self.lines(key)
-        ordered = [n for n, each in enumerate(map(self.restored, lines)) if isinstance(each, EffectCompleted)]
-        if isinstance(record, RunFinished) and len(ordered) == len(lines) - 1 > 10:
-            del lines[1 : len(lines) - 10]
+        if isinstance(record, RunFinished):
+            lines = self.lines(key)
+            ordered = [data for data in lines if isinstance(self.restored(data), EffectCompleted)]
+            if len(ordered) == len(lines) - 1 > 10:
+                del lines[1 : len(lines) - 10]
         super().write(key, record, data)
 
 
