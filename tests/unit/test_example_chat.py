@@ -107,6 +107,12 @@ async def test_it_posts_the_prompt_and_reads_the_reply(server: _Server) -> None:
     }
 
 
+@pytest.mark.parametrize("call_id", ["", None])
+async def test_a_completion_without_an_id_has_none(call_id: str | None, server: _Server) -> None:
+    server.body = json.dumps({"id": call_id, "choices": [{"message": {"content": "x"}}]}).encode()
+    assert (await _model(server.url).call(CALL)).call_id is None
+
+
 async def test_without_a_key_none_is_sent(server: _Server) -> None:
     server.body = _completion(content="Yes.", reasoning="")
     assert await _model(server.url, api_key=None).call(CALL) == ModelReply(call_id="c-1", text="Yes.", reasoning=None)

@@ -74,6 +74,8 @@ async def test_rows_are_cut_at_what_was_asked_for_and_at_the_limit(path: Path) -
     assert len((await _answer(path, "select a from t"))["rows"]) == 200
     assert (await _answer(path, "select a from t where a <= 200"))["more"] is False
     assert len((await _answer(path, "select a from t", max_rows=7.0))["rows"]) == 7
+    narrow = ReadOnlyDatabase(path, max_rows=3, max_cell_bytes=1_000, time_limit_s=5.0)
+    assert len(json.loads(await narrow.query("select a from t", 200))["rows"]) == 3
 
 
 async def test_what_is_not_text_or_json_is_shown_by_a_rule(path: Path) -> None:
@@ -158,6 +160,9 @@ async def test_arguments_that_do_not_fit_run_and_note_nothing(arguments: dict[st
 def _damage(path: Path, damage: str) -> None:
     if damage == "missing":
         path.unlink()
+    elif damage == "a folder":
+        path.unlink()
+        path.mkdir()
     elif damage == "overwritten":
         path.write_bytes(b"no database" * 1_000)
     else:
@@ -165,7 +170,7 @@ def _damage(path: Path, damage: str) -> None:
         path.write_bytes(stored[:4096] + b"\xff" * (len(stored) - 4096))
 
 
-@pytest.mark.parametrize("damage", ["missing", "overwritten", "torn"])
+@pytest.mark.parametrize("damage", ["missing", "a folder", "overwritten", "torn"])
 async def test_a_database_that_cannot_be_read_is_an_environment_error(damage: str, path: Path) -> None:
     _damage(path, damage)
     for tool, arguments in (("run_sql", {"sql": "select sum(a) from t"}), ("list_tables", {})):
