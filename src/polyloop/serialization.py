@@ -92,7 +92,9 @@ def decode(text: str) -> Record:
     document = _parse(text)
     source = _Source.of(document)
     try:
-        if document.pop("escaped", None) is True:
+        if "escaped" in document:
+            if document.pop("escaped") is not True:
+                raise source.unknown("other ways to escape strings")
             document = cast("_Object", unescaped(copy_object(document, "record")))
         kind = document.pop("record", None)
         if not isinstance(kind, str):
