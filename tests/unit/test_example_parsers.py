@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -11,9 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.parsers import MAX_DEPTH, MAX_DIGITS, CodeBlockParser, JsonToolCallParser
-from polyloop.ports import ActionDecision, Decision, DecisionParser, FinalAnswer, InvalidDecision
-from polyloop.types import ActionKind, JSONValue, ModelReply
+from polyloop import (
+    ActionDecision,
+    ActionKind,
+    Decision,
+    DecisionParser,
+    FinalAnswer,
+    InvalidDecision,
+    JSONValue,
+    ModelReply,
+    RunResult,
+    StopReason,
+    ToolRegistry,
+    ToolSpec,
+)
 from polyloop.types._json import copy_object
+from tests.builders import definition, request
+from tests.fakes import ScriptedExecutor, ScriptedModel
 
 
 class _Catalogue:
@@ -403,3 +418,76 @@ async def test_any_code_comes_back_to_the_character_in_a_long_enough_fence(code:
     bar = fence * max(3, longest + 1)
     decision = await _read(_code_parser(), f"Run:\n{bar}python\n{code}\n{bar}")
     assert decision == ActionDecision(action_text=code, tool_name=None, arguments={})
+
+
+# -- In the loop
+
+
+async def _run(parser: DecisionParser, *replies: ModelReply | str) -> tuple[RunResult, ScriptedExecutor, ScriptedModel]:
+    executor = ScriptedExecutor(accepts=parser.produces)
+    model = ScriptedModel(replies)
+    agent = dataclasses.replace(definition(), model=model, parser=parser)
+    return await agent.run(dataclasses.replace(request(), executor=executor)), executor, model
+
+
+TWO_CALLS = f"```json\n{PLAIN}\n```\n```json\n{PLAIN}\n```"
+TWO_BLOCKS = "```python\n1\n```\n```python\n2\n```"
+
+
+@pytest.mark.parametrize(
+    ("parser", "several", "one"),
+    [(_json_parser(), TWO_CALLS, '{"answer": "42"}'), (_code_parser(), TWO_BLOCKS, "```answer\n42\n```")],
+    ids=["json", "code"],
+)
+async def test_several_decisions_execute_nothing_and_the_next_correct_reply_works(
+    parser: DecisionParser, several: str, one: str
+) -> None:
+    result, executor, model = await _run(parser, several, one)
+    assert executor.actions == []
+    assert [step.parse_ok for step in result.steps] == [False, True]
+    assert " 2 " in model.calls[1].messages[-1].content
+    assert (result.stop_reason, result.final_answer) == (StopReason.AGENT_FINISHED, "42")
+
+
+@pytest.mark.parametrize("parser", [_json_parser(), _code_parser()], ids=["json", "code"])
+@pytest.mark.parametrize(
+    "silence",
+    [_reply(""), _reply(" \n\t"), _reply("<think>I am done: 42.</think>"), _reply("", "I am done: 42.")],
+    ids=["empty", "blank", "think block", "reasoning field"],
+)
+async def test_a_reply_without_words_is_a_counted_failure_with_feedback_and_never_an_answer(
+    silence: ModelReply, parser: DecisionParser
+) -> None:
+    result, executor, model = await _run(parser, silence, silence, silence)
+    assert result.stop_reason is StopReason.PARSE_FAILED_REPEATEDLY
+    assert result.final_answer is None
+    assert (len(result.steps), len(model.calls), executor.actions) == (3, 3, [])
+    feedback = model.calls[1].messages[-1].content
+    assert feedback == f"observed: {result.steps[0].parse_error}"
+    assert result.steps[0].parse_error
+    assert model.calls[1].messages[-2].content == "(nothing)"
+
+
+async def test_a_byte_order_mark_before_json_is_no_failure() -> None:
+    result, executor, _ = await _run(_json_parser(), "\ufeff" + PLAIN, '\ufeff{"answer": "42"}')
+    assert [action.arguments for action in executor.actions] == [{"sql": "select 1"}]
+    assert [step.parse_ok for step in result.steps] == [True, True]
+
+
+async def test_the_registry_of_the_library_is_a_catalogue() -> None:
+    async def handler(_: dict[str, JSONValue]) -> str:
+        raise AssertionError("validating calls nothing")
+
+    schema: dict[str, JSONValue] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    registry = ToolRegistry([ToolSpec(name="count", description="Counts.", parameters=schema, handler=handler)])
+    parser = JsonToolCallParser(
+        tools=registry,
+        tool_key="tool",
+        arguments_key="arguments",
+        answer_key="answer",
+        comment_keys=(),
+        blank_history_text="(nothing)",
+    )
+    assert await _reason(parser, '{"tool": "count", "n": "5"}') == registry.validate("count", {"n": "5"})
+    assert "known tools: count" in await _reason(parser, '{"tool": "cuont", "n": 5}')
+    assert isinstance(await _read(parser, '{"tool": "count", "n": 5}'), ActionDecision)
