@@ -74,6 +74,11 @@ MODULES: Final = {
     "polyloop.session": ["AgentDefinition", "RunRequest"],
 }
 
+OPT_IN: Final = {
+    "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},
+    "polyloop.stores.jsonl": {"JsonlRunStore": "(directory: str | os.PathLike[str])"},
+}
+
 FIELDS: Final = {
     "Action": [
         "action_text: str",

@@ -9,7 +9,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, ForwardRef, Literal, cast
 
 import polyloop
@@ -78,6 +78,14 @@ def _methods(owner: str, cls: type) -> Iterator[tuple[str, types.FunctionType]]:
 def described_signatures() -> dict[str, str]:
     """The signatures of all public functions, as text."""
     return {name: str(inspect.signature(each)).replace("'", "") for name, each in public_functions()}
+
+
+def described_constructors(module: str, names: Iterable[str]) -> dict[str, str]:
+    """The constructors of some classes of a module, as text."""
+    found = {name: getattr(importlib.import_module(module), name) for name in names}
+    return {
+        name: str(inspect.signature(each)).replace("'", "").removesuffix(" -> None") for name, each in found.items()
+    }
 
 
 def literals() -> dict[str, dict[str, str]]:

@@ -51,6 +51,11 @@ def test_no_other_module_is_public() -> None:
     assert public_modules(PACKAGE) - opt_in == pinned.MODULES.keys()
 
 
+@pytest.mark.parametrize("module", pinned.OPT_IN)
+def test_an_opt_in_class_stands_at_its_pinned_address(module: str) -> None:
+    assert surface.described_constructors(module, pinned.OPT_IN[module]) == pinned.OPT_IN[module]
+
+
 def test_dataclasses_have_the_pinned_fields_types_and_defaults_in_this_order() -> None:
     """Every default that there is stands in the pinned list: none for what influences a run, the safe one elsewhere."""
     assert {name: surface.described_fields(cls) for name, cls in DATACLASSES.items()} == pinned.FIELDS
