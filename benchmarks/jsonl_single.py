@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import os
 import re
 import shutil
@@ -210,51 +211,70 @@ def against_bare_pairs() -> list[Row]:
 # --- bytes
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Texts:
+    """What the ports say in each step."""
+
+    reply: str
+    skip: int
+    """How many characters of the reply stand before the action."""
+    observation: str
+
+    @property
+    def payload(self) -> int:
+        """Bytes of the texts that the ports hand over, in UTF-8: reply, action, observation."""
+        return len((self.reply + self.reply[self.skip :] + self.observation).encode())
+
+
+USUAL: Final = Texts(reply="think " * 50 + "print(1)\n" * 30, skip=300, observation="a line of output\n" * 60)
+
+OTHERS: Final = {
+    "no text at all": Texts(reply="", skip=0, observation=""),
+    "2,000 characters of reply, all of them the action": Texts(reply="x = 1 # a\n" * 200, skip=0, observation=""),
+    "2,000 Chinese characters observed": Texts(reply="", skip=0, observation="公文" * 1000),
+}
+
+
 def bytes_by_step(data: bytes) -> list[int]:
     """Bytes of each step of a log, from the step before to this one."""
     ends = [found.end() for found in re.finditer(rb'.*"record":"step_completed".*\n', data)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def logged(reply: str, skip: int, observation: str, steps: int) -> list[int]:
-    """Bytes of each step of a run whose model and environment say this each time."""
+def logged(texts: Texts, steps: int) -> list[int]:
+    """Bytes of each step of such a run but the first, which has the start record."""
     with tempfile.TemporaryDirectory(dir=work_directory()) as folder:
         runs = Path(folder) / "runs"
-        model, parser = agents.Model(reply), agents.Parser(skip)
-        asyncio.run(run_once(runs, steps, model=model, parser=parser, observation=observation))
+        model, parser = agents.Model(texts.reply), agents.Parser(texts.skip)
+        asyncio.run(run_once(runs, steps, model=model, parser=parser, observation=texts.observation))
         (log,) = runs.iterdir()
-        return bytes_by_step(log.read_bytes())
+        return bytes_by_step(log.read_bytes())[1:]
 
 
 def size() -> list[Row]:
     """Bytes a step, and whether they stay the same."""
-    reply, observation, skip = "think " * 50 + "print(1)\n" * 30, "a line of output\n" * 60, 300
-    payload = len(reply) + len(observation)
-    sizes = logged(reply, skip, observation, 1000)
-    early, late = statistics.mean(sizes[1:101]), statistics.mean(sizes[900:])
-    limit = 3 * payload + OVERHEAD_BYTES
-    said = f"{len(reply)} characters of reply, {len(reply) - skip} of them code, {len(observation)} observed"
+    sizes = logged(USUAL, 1000)
+    early, late = statistics.mean(sizes[:100]), statistics.mean(sizes[-100:])
+    said = f"{len(USUAL.reply)} characters of reply, {len(USUAL.reply) - USUAL.skip} of them the action, "
+    said += f"{len(USUAL.observation)} observed"
     return [
         at_most("bytes of the last 100 of 1,000 steps over those of the first 100", 1.05, late / early, "x"),
-        at_most(f"bytes a step with {said}", limit, late, "bytes", note="the limit is 3 x the payload and 1.5 KB"),
-        *(reported(f"bytes a step: {what}", _multiple(*case)) for what, case in OTHER_TEXTS.items()),
+        at_most(
+            f"bytes a step: {said}",
+            3 * USUAL.payload + OVERHEAD_BYTES,
+            late,
+            "bytes",
+            note="the limit is 1.5 KB and 3 x the payload: reply, action and observation in UTF-8",
+        ),
+        *(reported(f"bytes a step: {what}", _multiple(texts)) for what, texts in OTHERS.items()),
     ]
 
 
-OTHER_TEXTS: Final = {
-    "no text at all": ("", 0, ""),
-    "the whole reply of 2,000 characters is the action": ("x = 1 # a\n" * 200, 0, ""),
-    "2,000 Chinese characters observed": ("", 0, "公文" * 1000),
-}
-"""What else there is: reply, how much of it comes before the action, observation."""
-
-
-def _multiple(reply: str, skip: int, observation: str) -> str:
-    mean = statistics.mean(logged(reply, skip, observation, 20)[1:])
-    payload = len((reply + observation).encode())
-    if not payload:
+def _multiple(texts: Texts) -> str:
+    mean = statistics.mean(logged(texts, 20))
+    if not texts.payload:
         return f"{mean:,.0f} bytes"
-    return f"{mean:,.0f} bytes, {(mean - OVERHEAD_BYTES) / payload:.2f} x the payload in UTF-8 and 1.5 KB"
+    return f"{mean:,.0f} bytes: 1.5 KB and {(mean - OVERHEAD_BYTES) / texts.payload:.2f} x the payload"
 
 
 def rows() -> list[Row]:
