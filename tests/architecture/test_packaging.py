@@ -92,7 +92,7 @@ def test_the_source_distribution_holds_what_one_needs_to_test_it(built: Path) ->
     with tarfile.open(archive) as files:
         found = {name.partition("/")[2] for name in files.getnames()}
     tracked = {path.relative_to(ROOT).as_posix() for path in tracked_files()}
-    assert {name for name in tracked - found if not name.startswith(".ci/")} == set()
+    assert tracked - found == set()
 
 
 @pytest.mark.slow
