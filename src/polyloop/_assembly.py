@@ -40,7 +40,7 @@ def prompt_head(
 def step_tail(template: str, step: Step) -> tuple[ChatMessage, ChatMessage]:
     """What a step adds to the history: what the model said, and what it reads in answer."""
     # Literal substitution: observations contain braces, and str.format would read them.
-    answer = template.replace(PLACEHOLDER, step.observation, 1)
+    answer = template.replace(PLACEHOLDER, step.observation)
     return ChatMessage(role="assistant", content=step.raw_output), ChatMessage(role="user", content=answer)
 
 
