@@ -8,14 +8,14 @@ seams run here: `research-wiki/design/0005-behaviour-of-the-seams.md`.
 What holds for every port:
 
 - It is awaited from one task of the run. A definition's ports serve many runs at once; nothing that they keep
-  may leak from one run into another.
+  may leak from one run into another. No port blocks the event loop, which other runs share.
 - `CancelledError` must pass through it. A port that swallows a cancellation cannot make the run go on: what it
   returned is recorded, and no further port is called.
 - Only `Exception` is ever translated into a stop reason. Any other `BaseException` passes with nothing written.
 - `params` is plain JSON, holds no secrets, and is the same every time while the object lives: it is stored with
   each run, compared on resume, and shown in error messages. Two objects built alike have equal `params`, or no
   other process could resume a run. No secret stands in a port's `repr` either, nor in the text of an exception
-  that leaves it.
+  that leaves it or of that one's causes.
 """
 
 from __future__ import annotations

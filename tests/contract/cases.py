@@ -76,9 +76,12 @@ class ModelCase:
     """A prompt that it answers. The suite puts keys and ids of its own beside it."""
     binding: Mapping[str, str]
     """The `model_binding` that it needs; `{}` for none."""
+    prepare: Callable[[ModelCall], ModelCall] = lambda call: call
+    """Changes a call of the suite before it is made: for an endpoint that can tell calls apart by their prompt only,
+    write `key` and `result_id` into a message."""
     expected: Callable[[ModelCall], ModelReply] | None = None
-    """What it replies to a call, where that can be said beforehand: for scripted ports and recorded endpoints. Let
-    it depend on `key` or `result_id`, or on messages, so that mixed-up replies show."""
+    """What it replies to a prepared call, where that can be said beforehand: for scripted ports, and for endpoints
+    that echo. It must differ for calls that differ in `key` or `result_id`, so that mixed-up replies show."""
     make_failing: Maker[ModelPort] | None = None
     """Builds a port whose calls fail: a closed endpoint, a wrong credential."""
     make_hanging: Maker[ModelPort] | None = None
@@ -128,6 +131,10 @@ class ExecutorCase:
     """A piece of the error that the observation of `failing` must show."""
     refused: ActionSample | None = None
     """An action that never gets to run: an unknown tool, arguments that do not fit."""
+    long: ActionSample | None = None
+    """An action whose answer is longer than what the executor lets through."""
+    long_chars: int | None = None
+    """How many characters the environment's answer to `long` has."""
     completing: ActionSample | None = None
     """An action that completes the task."""
     make_broken: Maker[ActionExecutor] | None = None

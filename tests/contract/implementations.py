@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from polyloop.ports import RunStore
+from polyloop.ports import ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
-from tests.contract.cases import StoreFactory, kept_in_memory
+from polyloop.types import ChatMessage, ModelReply
+from tests.contract.cases import ModelCase, StoreFactory, kept_in_memory
+from tests.fakes import HANG, ScriptedModel
 
 SubjectT = TypeVar("SubjectT")
 
@@ -54,3 +56,28 @@ def _store(name: str, factory: StoreFactory, requires: str | None = None) -> Imp
 
 
 RUN_STORES: tuple[Implementation[StoreFactory], ...] = (_store("ephemeral", ephemeral), _store("jsonl", jsonl))
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+def scripted_model() -> ModelCase:
+    """The scripted model of the tests."""
+
+    def said(call: ModelCall) -> str:
+        return f"{call.key} {call.result_id}"
+
+    def fails(_: ModelCall) -> ConnectionError:
+        return ConnectionError("the endpoint is closed")
+
+    return ModelCase(
+        make=lambda: ScriptedModel(said),
+        messages=(ChatMessage(role="user", content="Say something."),),
+        binding={},
+        expected=lambda call: ModelReply(call_id=f"call-{call.call_index}", text=said(call), reasoning=None),
+        make_failing=lambda: ScriptedModel(fails),
+        make_hanging=lambda: ScriptedModel(lambda _: HANG),
+    )
+
+
+MODEL_PORTS: tuple[Implementation[ModelCase], ...] = (Implementation(name="scripted", load=scripted_model),)

@@ -179,13 +179,6 @@ async def cut_short(call: Coroutine[object, object, ResultT], after: int, *, aga
     return True
 
 
-async def passes_cancellation(call: Callable[[], Coroutine[object, object, object]]) -> None:
-    """A fresh call, cancelled at each turn of the loop until it ends before it is cancelled."""
-    for moment in moments():
-        if not await cut_short(call(), moment):
-            return
-
-
 async def settled(call: Coroutine[object, object, ResultT]) -> ResultT | Exception:
     """What the call returned, or the exception that it raised."""
     try:
