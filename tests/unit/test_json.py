@@ -194,6 +194,19 @@ def test_copies_of_objects_are_plain_dicts(value: dict[str, JSONValue]) -> None:
     assert difference(value, copied, "x") is None
 
 
+def test_a_path_of_any_length_is_named_by_its_first_200_characters() -> None:
+    for key, field in (
+        ("k" * 198, f"x.{'k' * 198}"),
+        ("k" * 199, f"x.{'k' * 198}..."),
+        ("k" * 10**6, f"x.{'k' * 198}..."),
+    ):
+        for wrong in (b"", math.nan, 10**MAX_DIGITS, {1: 1}, nested(100)):
+            with pytest.raises(InvalidRequest) as refused:
+                copy_json({key: wrong}, "x")
+            assert refused.value.field.startswith(field)
+            assert len(refused.value.field) <= 203
+
+
 def test_a_refusal_tells_types_and_not_values() -> None:
     with pytest.raises(InvalidRequest) as refused:
         copy_json({"token": b"sk-secret"}, "params")

@@ -29,6 +29,9 @@ MAX_DEPTH = 100
 MAX_DIGITS = 640
 """The longest integer, in digits: the most that every interpreter reads and writes, however it is set up."""
 
+MAX_PATH_CHARS = 200
+"""How much of a path an error names."""
+
 _TOO_LARGE = 10**MAX_DIGITS
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _UNSAFE = re.compile("[%\ud800-\udfff]")
@@ -64,7 +67,7 @@ def _copy(value: object, path: str, depth: int) -> JSONValue:
         return _copy_int(value, path)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidRequest(path, "must be a finite number; NaN and infinities are not JSON")
+            raise _refusal(path, "must be a finite number; NaN and infinities are not JSON")
         return value if type(value) is float else float.__float__(value)
     return _copy_container(value, path, depth)
 
@@ -72,24 +75,28 @@ def _copy(value: object, path: str, depth: int) -> JSONValue:
 def _copy_int(value: int, path: str) -> int:
     plain = value if type(value) is int else int.__int__(value)
     if not -_TOO_LARGE < plain < _TOO_LARGE:
-        raise InvalidRequest(path, f"must be an integer of at most {MAX_DIGITS} digits")
+        raise _refusal(path, f"must be an integer of at most {MAX_DIGITS} digits")
     return plain
 
 
 def _copy_container(value: object, path: str, depth: int) -> JSONValue:
     if depth == MAX_DEPTH:
-        # The path of a value this deep would be longer than any message; its beginning finds it.
-        raise InvalidRequest(path[:200], f"must not be nested deeper than {MAX_DEPTH}")
+        raise _refusal(path, f"must not be nested deeper than {MAX_DEPTH}")
     if isinstance(value, Mapping):
         copied: dict[str, JSONValue] = {}
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise InvalidRequest(path, f"must have string keys only, got a key of type {type(key).__name__}")
+                raise _refusal(path, f"must have string keys only, got a key of type {type(key).__name__}")
             copied[str.__str__(key)] = _copy(inner, f"{path}.{key}", depth + 1)
         return copied
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return [_copy(inner, f"{path}[{index}]", depth + 1) for index, inner in enumerate(value)]
-    raise InvalidRequest(path, f"must be JSON, got {type(value).__name__}")
+    raise _refusal(path, f"must be JSON, got {type(value).__name__}")
+
+
+def _refusal(path: str, problem: str) -> InvalidRequest:
+    # Keys may be of any length, and paths of any depth: the beginning finds the place.
+    return InvalidRequest(path if len(path) <= MAX_PATH_CHARS else f"{path[:MAX_PATH_CHARS]}...", problem)
 
 
 def dumps(value: JSONValue) -> tuple[str, bool]:
