@@ -22,7 +22,6 @@ from polyloop.types._json import copy_object
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
-    from referencing import Resource
     from referencing._core import Resolved, Resolver  # what their public functions take and return
 
 MAX_LINE_CHARS = 500
@@ -35,7 +34,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ALTERNATIVES = ("anyOf", "oneOf")
 
 # Keywords that judge the same value again, rather than a part of it. Only through these can a schema go in circles.
-_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "extends", "type", "disallow")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _SAME_VALUE_BY_NAME = ("dependentSchemas", "dependencies")
 
 # Not printable, or able to break a line or an encoder, though JSON lets them stand as they are.
@@ -139,7 +138,7 @@ def _compiled(document: dict[str, JSONValue], field: str) -> Callable[[JSONValue
 
 
 def _dialect(document: dict[str, JSONValue], field: str) -> type[Validator]:
-    from jsonschema.validators import validator_for  # noqa: PLC0415 - imported at the first schema
+    from jsonschema.validators import Draft3Validator, validator_for  # noqa: PLC0415 - imported at the first schema
 
     named = document.get("$schema", _DIALECT)
     # Asked with a default of None, it says None of a dialect that it does not know, rather than guess one.
@@ -148,8 +147,9 @@ def _dialect(document: dict[str, JSONValue], field: str) -> type[Validator]:
     with contextlib.suppress(ValueError):
         if isinstance(named, str):
             dialect = validator_for({"$schema": named}, default=None)  # type: ignore[arg-type] # its stub forgets None
-    if dialect is None:
-        problem = f"must name a known dialect of JSON Schema, such as {_DIALECT}, got {one_line(repr(named), 160)}"
+    # Draft 3 lets types stand that do not exist, so that no call could ever be judged.
+    if dialect is None or dialect is Draft3Validator:
+        problem = f"must name a dialect from draft 4 on, such as {_DIALECT}, got {one_line(repr(named), 160)}"
         raise InvalidRequest(f"{field}.$schema", problem)
     return dialect
 
@@ -178,7 +178,7 @@ class _Walk:
         from referencing.jsonschema import specification_with  # noqa: PLC0415 - imported at the first schema
 
         self._dialect = dialect
-        self._resource = specification_with(dialect.META_SCHEMA["$schema"]).create_resource
+        self._specification = specification_with(dialect.META_SCHEMA["$schema"])
         self._keywords = {*dialect.VALIDATORS, "then", "else"}
         self._document = document
         self._paths = dict(_positions(document, field))
@@ -189,10 +189,8 @@ class _Walk:
         # The dialects themselves, which come with the validator and may be referred to.
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # noqa: PLC0415 - it has no types
 
-        root = self._resource(self._document)
-        address = root.id() or ""
-        # Crawled once: an uncrawled registry is crawled again for every anchor that is looked up.
-        self._visit(root, REGISTRY.with_resource(address, root).crawl().resolver(address))
+        root = self._specification.create_resource(self._document)
+        self._visit(self._document, REGISTRY.resolver_with_root(root))
         while self._references:
             self._follow(self._references.pop())
         try:
@@ -201,24 +199,29 @@ class _Walk:
             problem = "leads back to itself without going down into the arguments: judging them would never end"
             raise InvalidRequest(self._paths[error.args[1][0]], problem) from None
 
-    def _visit(self, resource: Resource[Any], resolver: Resolver[Any]) -> None:
-        waiting = [(resource, resolver)]
+    def _visit(self, schema: dict[str, JSONValue], resolver: Resolver[Any]) -> None:
+        resource = self._specification.create_resource
+        waiting = [(schema, resolver)]
         while waiting:
-            resource, resolver = waiting.pop()
-            schema = resource.contents
-            if id(schema) in self._leads_to:
-                continue
-            where = self._paths[id(schema)]
-            self._check_dialect(schema, where)
-            _check_patterns(schema, where)
-            again = [self._resource(each) for each in _same_value(schema, self._keywords) if isinstance(each, dict)]
-            self._leads_to[id(schema)] = [id(each.contents) for each in again]
-            known = (key for key in _REFERENCES if key in schema and key in self._keywords)
-            self._references += [_Reference(schema, f"{where}.{key}", key, resolver) for key in known]
-            inner = [each for each in (*again, *resource.subresources()) if isinstance(each.contents, dict)]
-            # They come from sets; which of several faults is told must not depend on the process.
-            inner.sort(key=lambda each: self._paths[id(each.contents)], reverse=True)
-            waiting += [(each, resolver.in_subresource(each)) for each in inner]
+            schema, resolver = waiting.pop()
+            if id(schema) not in self._leads_to:
+                self._check(schema, resolver)
+                waiting += [(each, resolver.in_subresource(resource(each))) for each in self._within(schema)]
+
+    def _check(self, schema: dict[str, JSONValue], resolver: Resolver[Any]) -> None:
+        where = self._paths[id(schema)]
+        self._check_dialect(schema, where)
+        _check_patterns(schema, where)
+        self._leads_to[id(schema)] = [id(each) for each in _same_value(schema, self._keywords)]
+        known = (key for key in _REFERENCES if key in schema and key in self._keywords)
+        self._references += [_Reference(schema, f"{where}.{key}", key, resolver) for key in known]
+
+    def _within(self, schema: dict[str, JSONValue]) -> list[dict[str, JSONValue]]:
+        """The schemas directly within one, the last in the document first."""
+        looked_for = self._specification.subresources_of(schema)
+        within = [each for each in (*_same_value(schema, self._keywords), *looked_for) if isinstance(each, dict)]
+        # They come from sets; which of several faults is told must not depend on the process.
+        return sorted(within, key=lambda each: self._paths[id(each)], reverse=True)
 
     def _check_dialect(self, schema: dict[str, JSONValue], where: str) -> None:
         if "$schema" in schema and _dialect(schema, where) is not self._dialect:
@@ -235,7 +238,7 @@ class _Walk:
         if id(target) in self._paths and id(target) not in self._leads_to:
             # A place where the dialect does not look for schemas: nobody has checked this one yet.
             _check_form(self._dialect, target, self._paths[id(target)])
-            self._visit(self._resource(target), resolver)
+            self._visit(target, resolver)
 
 
 class _Reference(NamedTuple):
@@ -269,13 +272,13 @@ def _positions(value: JSONValue, path: str) -> Iterator[tuple[int, str]]:
             yield from _positions(inner, f"{path}[{index}]")
 
 
-def _same_value(schema: Mapping[str, JSONValue], known: set[str]) -> Iterator[JSONValue]:
+def _same_value(schema: Mapping[str, JSONValue], known: set[str]) -> Iterator[dict[str, JSONValue]]:
     for keyword in _SAME_VALUE:
         inner = schema.get(keyword) if keyword in known else None
-        yield from inner if isinstance(inner, list) else [inner]
+        yield from (each for each in (inner if isinstance(inner, list) else [inner]) if isinstance(each, dict))
     for keyword in _SAME_VALUE_BY_NAME:
         by_name = schema.get(keyword) if keyword in known else None
-        yield from by_name.values() if isinstance(by_name, dict) else ()
+        yield from (each for each in (by_name if isinstance(by_name, dict) else {}).values() if isinstance(each, dict))
 
 
 def _check_patterns(schema: Mapping[str, JSONValue], where: str) -> None:

@@ -84,6 +84,15 @@ async def run(
 # ------------------------------------------------------------------------------------------------ results
 
 
+def test_a_result_is_frozen_and_takes_keywords_only() -> None:
+    with pytest.raises(TypeError):
+        ToolResult("x")  # type: ignore[call-arg] # that is what is tried
+    result = ToolResult(observation="x")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.completed = True  # type: ignore[misc] # likewise
+    assert not hasattr(result, "__dict__")
+
+
 def test_a_result_completes_nothing_unless_it_says_so() -> None:
     assert ToolResult(observation="x") == ToolResult(observation="x", completed=False)
 
