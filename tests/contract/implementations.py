@@ -9,14 +9,16 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Generic, TypeVar
 
 from polyloop.ports import ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
-from polyloop.types import ChatMessage, ModelReply
-from tests.contract.cases import ModelCase, StoreFactory, kept_in_memory
-from tests.fakes import HANG, ScriptedModel
+from polyloop.types import ActionKind, ChatMessage, ModelReply
+from tests.contract.cases import ModelCase, ParserCase, StoreFactory, kept_in_memory
+from tests.contract.registry import a_registry
+from tests.fakes import HANG, ScriptedModel, ScriptedParser, act, final, tool_call
 
 SubjectT = TypeVar("SubjectT")
 
@@ -81,3 +83,100 @@ def scripted_model() -> ModelCase:
 
 
 MODEL_PORTS: tuple[Implementation[ModelCase], ...] = (Implementation(name="scripted", load=scripted_model),)
+
+
+# ----------------------------------------------------------------------------------------------- parsers
+
+
+def scripted_parser() -> ParserCase:
+    """The scripted parser of the tests."""
+    return ParserCase(
+        make=ScriptedParser,
+        actions=(act("print(1)"), act("")),
+        finals=(final("42"), final("")),
+        invalids=("", "I would rather not.", "call: look {}"),
+    )
+
+
+def scripted_tool_parser() -> ParserCase:
+    """The scripted parser of the tests, for tool calls."""
+    return ParserCase(
+        make=lambda: ScriptedParser(produces=ActionKind.TOOL_CALL),
+        actions=(tool_call("look"), tool_call("walk", to="there", steps=3)),
+        finals=(final("42"), final("")),
+        invalids=("", "I would rather not.", "call: look", "call: look []"),
+    )
+
+
+def json_tool_call_parser() -> ParserCase:
+    """The parser of JSON tool calls that `examples/` has to copy."""
+    make = _example_parsers().JsonToolCallParser
+    return ParserCase(
+        make=lambda: make(
+            tools=a_registry(),
+            tool_key="tool",
+            arguments_key="arguments",
+            answer_key="final_answer",
+            comment_keys=("thought",),
+            blank_history_text="(no reply)",
+        ),
+        actions=(
+            '{"tool": "add", "arguments": {"a": 1, "b": 2}}',
+            'I add.\n```json\n{"thought": "easy", "tool": "add", "arguments": "{\\"a\\": 1, \\"b\\": 2}"}\n```',
+            '{"tool": "add", "a": 1, "b": 2}',
+            '{"tool": "look"}',
+        ),
+        finals=('{"final_answer": "42"}', 'Done: {"final_answer": "```\\nx\\n```"}'),
+        invalids=(
+            "",
+            "I would rather not.",
+            "{}",
+            '{"tool": "nix"}',
+            '{"tool": "add", "arguments": {"a": 1}}',
+            '{"tool": "add", "arguments": {"a": 1, "b": "2"}}',
+            '{"tool": "look"} {"tool": "look"}',
+            '{"tool": "look"',
+            '{"tool": "add", "arguments": {"a": NaN, "b": 1}}',
+            '{"final_answer": ""}',
+            '{"final_answer": 42}',
+            '{"tool": "look", "tool": "add"}',
+        ),
+    )
+
+
+def code_block_parser() -> ParserCase:
+    """The parser of one fenced block that `examples/` has to copy."""
+    make = _example_parsers().CodeBlockParser
+    return ParserCase(
+        make=lambda: make(languages=("python", ""), answer_language="answer", blank_history_text="(no reply)"),
+        actions=("```python\nprint(1)\n```", "So:\n~~~~\n```\nx\n```\n~~~~\nThat was it."),
+        finals=("```answer\n42\n```",),
+        invalids=(
+            "",
+            "I would rather not.",
+            "```python\nprint(1)",
+            "```python\n1\n```\n```python\n2\n```",
+            "```sql\nselect 1\n```",
+            "```python\n```",
+            "```answer\n\n```",
+        ),
+    )
+
+
+def _example_parsers() -> ModuleType:
+    """`examples/parsers.py`: examples are scripts and no package, so they are loaded by their path."""
+    path = Path(__file__).parents[2] / "examples" / "parsers.py"
+    spec = importlib.util.spec_from_file_location("polyloop_examples_parsers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+DECISION_PARSERS: tuple[Implementation[ParserCase], ...] = (
+    Implementation(name="scripted", load=scripted_parser),
+    Implementation(name="scripted-tools", load=scripted_tool_parser),
+    Implementation(name="examples-json", load=json_tool_call_parser),
+    Implementation(name="examples-code", load=code_block_parser),
+)

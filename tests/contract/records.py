@@ -275,8 +275,8 @@ def _differ(expected: object, found: object) -> str | None:
     if kind is not type(found):
         return _unlike(expected, found)
     if kind in _SCALARS or isinstance(expected, enum.Enum):
-        # Only repr tells -0.0 from 0.0.
-        same = expected == found and (kind is not float or repr(expected) == repr(found))
+        # Only repr tells -0.0 from 0.0, and takes NaN for itself.
+        same = repr(expected) == repr(found) if kind is float else expected == found
         return None if same else _unlike(expected, found)
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         if list(expected) != list(found):
