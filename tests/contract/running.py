@@ -22,14 +22,15 @@ def parametrized(
     promises: Sequence[Promise[SubjectT]],
 ) -> None:
     """Every promise for every implementation: those that are shipped, or the one that the option names."""
-    if "promise" not in metafunc.fixturenames:
+    if "implementation" not in metafunc.fixturenames:
         return
     implementations = shipped
     if option.name in chosen(metafunc.config):
         name, found = chosen(metafunc.config)[option.name]
         implementations = [Implementation(name=name, load=lambda: cast("LoadedT", found))]
     metafunc.parametrize("implementation", implementations, ids=[each.name for each in implementations])
-    metafunc.parametrize("promise", promises, ids=[each.name for each in promises])
+    if "promise" in metafunc.fixturenames:
+        metafunc.parametrize("promise", promises, ids=[each.name for each in promises])
 
 
 def loaded(implementation: Implementation[LoadedT]) -> LoadedT:
