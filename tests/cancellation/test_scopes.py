@@ -171,3 +171,23 @@ def test_thousands_of_steps_that_answer_at_once_can_be_cancelled() -> None:
             await asyncio.wait_for(definition.run(dataclasses.replace(it.request, budget=budget)), 0.05)
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="eager tasks came with Python 3.12")
+async def test_runs_under_an_eager_task_factory_at_every_turn() -> None:
+    expected = comparable(await World(model=SAFE, tool=SAFE).run())
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]  # see above
+    for turn in itertools.count():
+        world = World(model=SAFE, tool=SAFE)
+        task = world.run()
+        await turns(turn)
+        if task.done():
+            assert comparable(task.result()) == expected
+            break
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        log = await world.log()
+        assert log.started is None or log.finished is not None
+        assert world.store.reached_by_cancellation == []
+    assert turn > 50
