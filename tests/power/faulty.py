@@ -1,4 +1,4 @@
-"""Operating systems that write half a line, or leave out a sync."""
+"""Operating systems that write half a line, leave out a sync, or are the last thing that a process sees."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import errno
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -92,3 +93,40 @@ class SkippingOs(KnowingOs):
         number, self._seen = self._seen, self._seen + 1
         self.skipped = self.skipped or number == self._skipped.number
         return number == self._skipped.number
+
+
+class KillingOs(Os):
+    """Kills the process right behind one of its calls."""
+
+    def __init__(self, call: str, number: int) -> None:
+        """`number` says which call of this name, counted from 0."""
+        self._call = call
+        self._left = number
+
+    def mkdir(self, path: Path, mode: int) -> None:
+        super().mkdir(path, mode)
+        self._behind("mkdir")
+
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        written = super().pwrite(fd, data, offset)
+        self._behind("pwrite")
+        return written
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        super().ftruncate(fd, length)
+        self._behind("ftruncate")
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        self._behind("fdatasync")
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self._behind("fsync")
+
+    def _behind(self, call: str) -> None:
+        if call != self._call:
+            return
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1

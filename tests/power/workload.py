@@ -34,7 +34,7 @@ from polyloop.types import (
 )
 from tests.fakes import HANG, RecordingSink, tool_call
 from tests.family import FAMILY, LOOK, TOOLS, Assembled, Scenario, assemble
-from tests.power.faulty import Skipped, SkippingOs, TearingOs
+from tests.power.faulty import KillingOs, Skipped, SkippingOs, TearingOs
 from tests.power.hand_made import path_of
 from tests.power.ledger import Ledger, noted_store
 
@@ -195,20 +195,29 @@ def main() -> None:
     parser.add_argument("ledger", type=Path)
     parser.add_argument("keys", nargs="*")
     parser.add_argument("--skip", nargs=3, metavar=("WHAT", "KEY", "NUMBER"), default=None)
+    parser.add_argument("--kill", nargs=2, metavar=("CALL", "NUMBER"), default=None)
     given = parser.parse_args()
     ledger = Ledger(given.ledger)
     if given.phase == "begin":
         asyncio.run(begin(given.directory, ledger, given.keys))
     elif given.phase == "recover":
         asyncio.run(recover(sorted(given.directory.iterdir()), ledger))
-    elif given.skip is None:
-        asyncio.run(resume(given.directory, ledger, given.keys, Os()))
     else:
+        system = _system(given)
+        asyncio.run(resume(given.directory, ledger, given.keys, system))
+        assert given.kill is None, "there was no such call to be killed behind"
+        assert not isinstance(system, SkippingOs) or system.skipped, "there was no such sync to skip"
+
+
+def _system(given: argparse.Namespace) -> Os:
+    if given.kill is not None:
+        call, number = given.kill
+        return KillingOs(call, int(number))
+    if given.skip is not None:
         what, key, number = given.skip
         path = given.directory if what == "directory" else path_of(given.directory, RunKey(key))
-        system = SkippingOs(Skipped(what, str(path), int(number)))
-        asyncio.run(resume(given.directory, ledger, given.keys, system))
-        assert system.skipped, "there was no such sync to skip"
+        return SkippingOs(Skipped(what, str(path), int(number)))
+    return Os()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -133,9 +134,12 @@ def file_name(key: str) -> str:
     return f"{readable or 'run'}-{hashlib.sha256(key.encode('utf-8')).hexdigest()}.jsonl"
 
 
-def open_file(system: Os, path: Path, *, create: bool) -> int:
-    """Open a log for reading and writing. The caller closes it."""
-    return _regular(system, system.open(path, _FLAGS | (os.O_CREAT if create else 0), _MODE), path)
+def open_file(system: Os, path: Path, *, create: bool) -> tuple[int, bool]:
+    """Open a log for reading and writing; whether it was made just now. The caller closes it."""
+    if create:
+        with contextlib.suppress(FileExistsError):
+            return _regular(system, system.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE), path), True
+    return _regular(system, system.open(path, _FLAGS, _MODE), path), False
 
 
 def open_to_read(system: Os, path: Path) -> int:
@@ -234,8 +238,11 @@ def _make(system: Os, path: Path) -> None:
     except FileNotFoundError:
         _make(system, path.parent)
         _make_one(system, path)
-        # Each level is on the disk before the next is made, so that a level with something in it always is.
         sync_directory(system, path.parent)
+    else:
+        # Whoever made it may have been killed before syncing it. Where that is not ours to do, it was not ours to make.
+        with contextlib.suppress(PermissionError):
+            sync_directory(system, path.parent)
 
 
 def _make_one(system: Os, path: Path) -> None:

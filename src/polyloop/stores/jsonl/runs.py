@@ -82,7 +82,7 @@ class _Place:
 class _Run:
     """One run, as this store object knows it."""
 
-    __slots__ = ("failure", "key", "lines", "path", "place")
+    __slots__ = ("failure", "key", "lines", "made", "path", "place")
 
     def __init__(self, key: str, path: Path) -> None:
         self.key = key
@@ -91,6 +91,8 @@ class _Run:
         self.place: _Place | None = None
         self.failure: BaseException | None = None
         """Why the key is blocked until it is read again."""
+        self.made = False
+        """Whether the open file was made by this object."""
 
 
 class Runs:
@@ -136,7 +138,12 @@ class Runs:
             data = read_all(self._os, fd, status.st_size)
         finally:
             self._os.close(fd)
-        contents = read_contents(key, run.lines, data)
+        try:
+            contents = read_contents(key, run.lines, data)
+        except BaseException:
+            # An append that follows must not go by what was known before the damage.
+            self._forget(run)
+            raise
         self._remember(run, contents, data, status)
         return contents.log
 
@@ -174,7 +181,7 @@ class Runs:
             place = self._place(run, fd, status)
             check_position(run.key, record, place.next_seq, ended=place.ended)
             if not place.taken_over:
-                self._take_over(fd, place)
+                self._take_over(run, fd, place)
             self._write(run, fd, place, record, text)
         finally:
             self._os.unlock(fd)
@@ -185,10 +192,16 @@ class Runs:
             fd = self._opened(run, create=create)
             lock(self._os, fd, run.key, shared=False)
             status = self._os.fstat(fd)
-            if status.st_nlink:
+            if self._has_name(run, status):
                 return fd, status
-            # Somebody deleted or replaced the file: what counts is what now has its name.
+            # Somebody deleted, moved or replaced the file: what counts is what now has its name.
             self._forget(run)
+
+    def _has_name(self, run: _Run, status: os.stat_result) -> bool:
+        try:
+            return os.path.samestat(self._os.stat(run.path), status)
+        except FileNotFoundError:
+            return False
 
     def _place(self, run: _Run, fd: int, status: os.stat_result) -> _Place:
         """Where the run stands: as remembered, or read again where the file is not as it was left."""
@@ -198,7 +211,7 @@ class Runs:
             place = run.place = _Place.of(read_contents(run.key, run.lines, data), data, status)
         return place
 
-    def _take_over(self, fd: int, place: _Place) -> None:
+    def _take_over(self, run: _Run, fd: int, place: _Place) -> None:
         """Make durable what may have been left behind un-synced, before anything is built upon it.
 
         Writing the same bytes again is no idle act: after a failed sync of another process the kernel may hold
@@ -208,7 +221,8 @@ class Runs:
             self._os.ftruncate(fd, place.length)
         if place.pending:
             write_all(self._os, fd, place.pending, place.durable)
-        if place.size > place.length or place.pending:
+        # Also if the file is empty: whoever emptied it may have been killed before syncing that.
+        if place.size or not run.made:
             self._os.fdatasync(fd)
         if place.length and not place.durable:
             # Whoever wrote the start record may not have come to sync the file's name.
@@ -273,7 +287,8 @@ class Runs:
             return fd
         if len(self._open) >= OPEN_FILES_PER_THREAD:
             self._close(self._runs[next(iter(self._open))])
-        fd = self._open[run.key] = open_file(self._os, run.path, create=create)
+        fd, run.made = open_file(self._os, run.path, create=create)
+        self._open[run.key] = fd
         return fd
 
     def _close(self, run: _Run) -> None:
