@@ -66,15 +66,21 @@ class Pool(Generic[W]):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def start(self, jobs: list[tuple[int, _Job[W]]]) -> bool:
-        """Give jobs to their threads; False if the pool is closed."""
+    def start(self, pin: int, job: _Job[W]) -> None:
+        """Give a job to its thread.
+
+        Raises:
+            RuntimeError: if the pool is closed, or no thread can be had.
+        """
         # Under the lock, for nothing may come behind a thread's last job.
         with self._lock:
             if self._closed:
-                return False
-            for pin, job in jobs:
-                self._thread(pin % len(self._threads)).jobs.put(job)
-        return True
+                raise RuntimeError("the store was left while this call was made")
+            self._thread(pin % len(self._threads)).jobs.put(job)
+
+    def workers(self) -> list[W]:
+        """The workers of all threads, for a forked process, in which these threads do not exist."""
+        return [thread.worker for thread in self._threads if thread is not None]
 
     def _thread(self, index: int) -> _Thread[W]:
         thread = self._threads[index]
@@ -94,12 +100,12 @@ class _Thread(threading.Thread, Generic[W]):
     def __init__(self, worker: W, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.jobs: queue.SimpleQueue[_Job[W] | None] = queue.SimpleQueue()
-        self._worker = worker
+        self.worker = worker
 
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
             desk, future, work = job
-            desk.put(future, *_outcome(work, self._worker))
+            desk.put(future, *_outcome(work, self.worker))
             # A thread that waits must not keep alive what its last job was about.
             del job, desk, future, work
 
@@ -132,10 +138,11 @@ class _Desk(Generic[W]):
     def hand_over(self) -> None:
         """Give the threads all that was taken in this turn of the loop."""
         jobs, self._jobs = self._jobs, []
-        if not self._pool.start(jobs):
-            for _, (_, future, _) in jobs:
-                if not future.done():
-                    future.set_exception(RuntimeError("the store was left while this call was made"))
+        for pin, job in jobs:
+            try:
+                self._pool.start(pin, job)
+            except (RuntimeError, MemoryError) as refused:
+                self.put(job[1], None, refused)
 
     def put(self, future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
         """Leave an outcome, from any thread."""

@@ -162,6 +162,11 @@ class Runs:
         if failures:
             raise failures[0]
 
+    def let_go(self) -> None:
+        """Close everything in a forked process: an open file that is shared with the parent would share its lock."""
+        for fd in list(self._open.values()):
+            self._os.close(fd)
+
     def _run(self, key: str) -> _Run:
         run = self._runs.get(key)
         if run is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -28,6 +30,19 @@ from polyloop.types._checks import check_run_key, reject
 THREADS: Final = 8
 """How many threads write and sync. Each run is pinned to one."""
 
+_entered: Final[weakref.WeakSet[JsonlRunStore]] = weakref.WeakSet()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Have every store of a forked process be one that was not entered: neither its threads nor its locks are there."""
+
+    def leave_all() -> None:
+        for store in list(_entered):
+            store._leave_to_parent()  # noqa: SLF001 - of this module's own class
+
+    os.register_at_fork(after_in_child=leave_all)
+
 
 class JsonlRunStore:
     """Keeps each run's log in a file of its own: human-readable, append-only, one sync a barrier.
@@ -50,7 +65,7 @@ class JsonlRunStore:
 
     It works inside `async with` only (`RuntimeError` otherwise), and cannot be entered again before it was left.
     Leaving waits for the calls under way, syncs what is not yet durable, raises the first failure, and releases
-    everything. An object that was left can be entered again.
+    everything. An object that was left can be entered again; in a forked process, one that was entered is left.
 
     A call that fails raises the `OSError` itself. The key is then blocked until it is read with `read_log`; the
     next append after that first makes durable what may have been left behind.
@@ -86,6 +101,8 @@ class JsonlRunStore:
             await pool.close(Runs.close)
             raise
         self._pool = pool
+        _watch_forks()
+        _entered.add(self)
         return self
 
     async def __aexit__(
@@ -101,6 +118,12 @@ class JsonlRunStore:
                 raise
             # A cancellation passes whatever else goes wrong.
             error.add_note(f"leaving {self!r} failed too: {type(failure).__name__}: {failure}")
+
+    def _leave_to_parent(self) -> None:
+        pool, self._pool, self._entered, self._gate = self._pool, None, False, threading.Lock()
+        if pool is not None:
+            for runs in pool.workers():
+                runs.let_go()
 
     async def append_run_start(self, key: RunKey, record: RunStarted, /) -> None:
         """Write a run's first record. See `polyloop.ports.RunStore`."""
