@@ -12,13 +12,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from polyloop.ports import ModelCall, RunStore
+from polyloop.ports import Action, ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
-from polyloop.types import ActionKind, ChatMessage, ModelReply
-from tests.contract.cases import ModelCase, ParserCase, StoreFactory, kept_in_memory
-from tests.contract.registry import a_registry
-from tests.fakes import HANG, ScriptedModel, ScriptedParser, act, final, tool_call
+from polyloop.types import ActionKind, ChatMessage, JSONValue, ModelReply
+from tests.contract.cases import ActionSample, ExecutorCase, ModelCase, ParserCase, StoreFactory, kept_in_memory
+from tests.contract.registry import Room, a_registry
+from tests.fakes import (
+    HANG,
+    ScriptedExecutor,
+    ScriptedModel,
+    ScriptedParser,
+    act,
+    env_error,
+    executed,
+    final,
+    not_executed,
+    tool_call,
+)
 
 SubjectT = TypeVar("SubjectT")
 
@@ -179,4 +190,71 @@ DECISION_PARSERS: tuple[Implementation[ParserCase], ...] = (
     Implementation(name="scripted-tools", load=scripted_tool_parser),
     Implementation(name="examples-json", load=json_tool_call_parser),
     Implementation(name="examples-code", load=code_block_parser),
+)
+
+
+# --------------------------------------------------------------------------------------------- executors
+
+
+def tool_registry() -> ExecutorCase:
+    """The executor that a `ToolRegistry` derives from itself."""
+
+    def call(name: str, **arguments: JSONValue) -> ActionSample:
+        return ActionSample(action_text=f"call {name}", tool_name=name, arguments=arguments)
+
+    return ExecutorCase(
+        make=lambda: a_registry().executor(max_observation_chars=1000),
+        action=call("look"),
+        observation="dark",
+        failing=call("stumble"),
+        failing_shows="there is no chair 'seven'",
+        refused=call("add", a=1, b="2"),
+        long=call("shout"),
+        long_chars=5000,
+        completing=call("leave"),
+        make_broken=lambda: a_registry(Room(broken=True)).executor(max_observation_chars=1000),
+        hanging=call("pace"),
+        remember=call("switch"),
+        recall=call("look"),
+        effects=lambda: Room.effects,
+    )
+
+
+def tool_registry_unknown_tool() -> ExecutorCase:
+    """The same, asked for a tool that it does not have."""
+    refused = ActionSample(action_text="call fly", tool_name="fly")
+    return dataclasses.replace(tool_registry(), refused=refused)
+
+
+def scripted_executor() -> ExecutorCase:
+    """The scripted executor of the tests."""
+
+    def script(action: Action) -> object:
+        said: dict[str, object] = {
+            "run": "ran",
+            "fail": "NameError: x",
+            "refuse": not_executed("not that"),
+            "finish": executed("done", completed=True),
+            "wait": HANG,
+        }
+        return said[action.action_text]
+
+    return ExecutorCase(
+        make=lambda: ScriptedExecutor(script),
+        action=ActionSample(action_text="run"),
+        observation="ran",
+        failing=ActionSample(action_text="fail"),
+        failing_shows="NameError",
+        refused=ActionSample(action_text="refuse"),
+        completing=ActionSample(action_text="finish"),
+        make_broken=lambda: ScriptedExecutor(lambda _: env_error("gone")),
+        make_signal_lost=lambda: ScriptedExecutor(lambda _: executed("ran", completed=None)),
+        hanging=ActionSample(action_text="wait"),
+    )
+
+
+ACTION_EXECUTORS: tuple[Implementation[ExecutorCase], ...] = (
+    Implementation(name="scripted", load=scripted_executor),
+    Implementation(name="tool-registry", load=tool_registry),
+    Implementation(name="tool-registry-unknown-tool", load=tool_registry_unknown_tool),
 )
