@@ -12,14 +12,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from polyloop.ports import Action, ModelCall, RunStore
+from polyloop.ports import Action, EventSink, ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
-from polyloop.types import ActionKind, ChatMessage, JSONValue, ModelReply
-from tests.contract.cases import ActionSample, ExecutorCase, ModelCase, ParserCase, StoreFactory, kept_in_memory
+from polyloop.types import ActionKind, ChatMessage, Event, JSONValue, ModelReply
+from tests.contract.cases import (
+    ActionSample,
+    ExecutorCase,
+    ModelCase,
+    ParserCase,
+    SinkCase,
+    StoreFactory,
+    kept_in_memory,
+)
 from tests.contract.registry import Room, a_registry
 from tests.fakes import (
     HANG,
+    FailingSink,
+    RecordingSink,
     ScriptedExecutor,
     ScriptedModel,
     ScriptedParser,
@@ -258,3 +268,19 @@ ACTION_EXECUTORS: tuple[Implementation[ExecutorCase], ...] = (
     Implementation(name="tool-registry", load=tool_registry),
     Implementation(name="tool-registry-unknown-tool", load=tool_registry_unknown_tool),
 )
+
+
+# ------------------------------------------------------------------------------------------------- sinks
+
+
+def recording_sink() -> SinkCase:
+    """The sink of the tests that keeps everything, and the one that fails."""
+
+    def taken(sink: EventSink) -> list[Event]:
+        assert isinstance(sink, RecordingSink)
+        return sink.events
+
+    return SinkCase(make=RecordingSink, taken=taken, make_failing=FailingSink)
+
+
+EVENT_SINKS: tuple[Implementation[SinkCase], ...] = (Implementation(name="recording", load=recording_sink),)
