@@ -416,12 +416,15 @@ def story(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def open_effect(records: Iterable[Record]) -> EffectIntended | None:
-    """The effect that a log ends in, cancelled ends set aside."""
+    """The effect that a log ends in; an interruption, and an end that says so, set aside."""
     last: Record | None = None
     for record in records:
-        if not (isinstance(record, RunFinished) and record.stop_reason is StopReason.CANCELLED):
+        if not (isinstance(record, RunFinished) and record.stop_reason in _INTERRUPTED):
             last = record
     return last if isinstance(last, EffectIntended) else None
+
+
+_INTERRUPTED: Final = (StopReason.CANCELLED, StopReason.RESUME_STATE_UNKNOWN)
 
 
 def must_not_go_on(scenario: Scenario, records: Iterable[Record]) -> EffectIntended | None:

@@ -1,0 +1,57 @@
+"""The client of `tests.crash.server`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pytest
+
+from tests.crash.server import Job, Report
+
+ROOT = Path(__file__).parents[2]
+
+
+class Server:
+    """Sends jobs to a server, one at a time."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._jobs = cast("BinaryIO", process.stdin)
+        self._reports = cast("BinaryIO", process.stdout)
+
+    def perform(self, job: Job) -> Report:
+        """Have it done in a process of its own; what it reports, or that it was killed."""
+        pickle.dump(job, self._jobs)
+        self._jobs.flush()
+        report = pickle.load(self._reports)  # noqa: S301 - from our own server
+        assert isinstance(report, Report)
+        assert report.error is None, report.error
+        return report
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: a killed process takes nothing with it of what the kernel has taken."""
+    memory = Path("/dev/shm")  # noqa: S108 - the names in it are made by tempfile
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as place:
+        yield Path(place)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tests.crash.server import serve; serve(sys.stdin.buffer, sys.stdout.buffer)",
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield Server(process)
