@@ -33,6 +33,7 @@ from polyloop.types._json import (
     unescaped,
 )
 from tests.contract.records import NUMBERS, PAIR_TEXTS, SURROGATE_TEXTS, difference, nested
+from tests.ids import stable_id
 from tests.strategies import json_objects, json_values, texts
 
 PAIR: Final = "\ud83d\ude00"
@@ -149,7 +150,7 @@ SELF_CONTAINING.append(SELF_CONTAINING)
         ([-(10**MAX_DIGITS)], "x[0]"),
         (10**5000, "x"),
     ],
-    ids=lambda value: ascii(value)[:30] if not isinstance(value, int) else "large",
+    ids=lambda value: stable_id(value) if not isinstance(value, int) else "large",
 )
 def test_what_is_not_json_is_refused_by_its_path(value: object, path: str) -> None:
     with pytest.raises(InvalidRequest) as refused:

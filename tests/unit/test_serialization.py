@@ -40,6 +40,7 @@ from tests.contract.records import (
     nested,
     started,
 )
+from tests.ids import stable_id
 from tests.unit.stored_records import VERSION_1_0
 
 Document: TypeAlias = dict[str, Any]
@@ -309,7 +310,7 @@ def test_a_newer_minor_version_is_read(version: str) -> None:
         *(None, 1, 1.0, True, [], {}, "", "1", "1.", ".1", "1.0.0", "v1.0", "01.0", "1.00", "1.0 ", "-1.0", "1.0\n"),
         *("1,0", "1.9999999999", "one.zero", "1.0\u0660"),
     ],
-    ids=ascii,
+    ids=stable_id,
 )
 def test_what_is_no_version_is_damage(version: object) -> None:
     for document in DOCUMENTS:
@@ -399,7 +400,7 @@ def test_the_version_of_a_step_is_kept_as_it_was_written() -> None:
             "é",
         ),
     ],
-    ids=ascii,
+    ids=stable_id,
 )
 def test_what_is_no_json_object_is_damage(text: Any) -> None:
     corrupt(text)

@@ -30,6 +30,7 @@ from polyloop.types import (
     RunKey,
     ToolDocsStyle,
 )
+from tests.ids import stable_id
 
 
 async def say_done(_: dict[str, JSONValue]) -> str:
@@ -286,7 +287,7 @@ class SyncCallable:
         Greeter.__dict__["bound_early"],
         object(),
     ],
-    ids=repr,
+    ids=stable_id,
 )
 def test_anything_else_is_refused_with_the_remedy(handler: object) -> None:
     with pytest.raises(InvalidRequest) as refused:
