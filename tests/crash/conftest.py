@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -25,14 +26,29 @@ class Server:
         self._jobs = cast("BinaryIO", process.stdin)
         self._reports = cast("BinaryIO", process.stdout)
 
-    def perform(self, job: Job) -> Report:
+    def ask(self, job: Job) -> Report:
         """Have it done in a process of its own; what it reports, or that it was killed."""
         pickle.dump(job, self._jobs)
         self._jobs.flush()
         report = pickle.load(self._reports)  # noqa: S301 - from our own server
         assert isinstance(report, Report)
+        return report
+
+    def perform(self, job: Job) -> Report:
+        """Have a job done that must not fail."""
+        report = self.ask(job)
         assert report.error is None, report.error
         return report
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Server]:
+    """A server, for as long as it is needed."""
+    # Not `-m`: what it pickles must not belong to a module called `__main__`.
+    program = "import sys; from tests.crash.server import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield Server(process)
 
 
 @pytest.fixture
@@ -48,10 +64,11 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from tests.crash.server import serve; serve(sys.stdin.buffer, sys.stdout.buffer)",
-    ]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield Server(process)
+    with started() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def other_server() -> Iterator[Server]:
+    with started() as another:
+        yield another

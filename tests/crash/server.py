@@ -14,6 +14,7 @@ import dataclasses
 import os
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -45,6 +46,8 @@ class Job:
     """The point at which the child kills itself, from 0; None to come to the end."""
     cancel_at: int | None = None
     """The point at which the run is cancelled, from 0."""
+    hold: tuple[str, str] | None = None
+    """An effect that does not return before a file is there: its `result_id`, and the file."""
     kill_inside: tuple[int, str] | None = None
     """The system call of the file store around which the child is killed, and when."""
 
@@ -108,6 +111,8 @@ class Child:
     async def _drive(self, store: RunStore, key: str, method: str, tell: Tell) -> RunResult:
         def write_down(result_id: str) -> None:
             self._write_down(f"{key} {result_id}\n")
+            if self._job.hold is not None and self._job.hold[0] == result_id:
+                _wait_for(Path(self._job.hold[1]))
 
         assembled = assemble(FAMILY[self._job.scenario], store, tell=tell, effect=write_down, key=RunKey(key))
         made, asked = assembled.definition, assembled.request
@@ -152,6 +157,11 @@ class Child:
         os.write(ledger, line.encode())
         os.fsync(ledger)
         os.close(ledger)
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.001)
 
 
 def _in_child(write: int, perform: Callable[[], Report]) -> None:
