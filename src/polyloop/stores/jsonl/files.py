@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from polyloop.types import InvalidRequest, StoreBusy
 
@@ -134,29 +134,48 @@ def file_name(key: str) -> str:
     return f"{readable or 'run'}-{hashlib.sha256(key.encode('utf-8')).hexdigest()}.jsonl"
 
 
-def open_file(system: Os, path: Path, *, create: bool) -> tuple[int, bool]:
-    """Open a log for reading and writing; whether it was made just now. The caller closes it."""
+class OpenFile(NamedTuple):
+    """A log that is open for reading and writing."""
+
+    fd: int
+    inode: tuple[int, int]
+    made: bool
+    """Whether it was made when it was opened."""
+
+
+def open_file(system: Os, path: Path, *, create: bool) -> OpenFile:
+    """Open a log for reading and writing. The caller closes it."""
     if create:
         with contextlib.suppress(FileExistsError):
-            return _regular(system, system.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE), path), True
-    return _regular(system, system.open(path, _FLAGS, _MODE), path), False
+            fd = system.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
+            return OpenFile(fd, inode(_status(system, fd, path)), made=True)
+    fd = system.open(path, _FLAGS, _MODE)
+    return OpenFile(fd, inode(_status(system, fd, path)), made=False)
 
 
 def open_to_read(system: Os, path: Path) -> int:
     """Open a log for reading. The caller closes it."""
-    return _regular(system, system.open(path, _FLAGS & ~os.O_RDWR | os.O_RDONLY), path)
+    fd = system.open(path, _FLAGS & ~os.O_RDWR | os.O_RDONLY)
+    _status(system, fd, path)
+    return fd
 
 
-def _regular(system: Os, fd: int, path: Path) -> int:
+def inode(status: os.stat_result) -> tuple[int, int]:
+    """Which file it is, whatever it is called."""
+    return status.st_dev, status.st_ino
+
+
+def _status(system: Os, fd: int, path: Path) -> os.stat_result:
+    """The status of a file that was just opened; it is closed again if there is none, or it is no regular file."""
     try:
-        regular = stat.S_ISREG(system.fstat(fd).st_mode)
+        status = system.fstat(fd)
     except BaseException:
         system.close(fd)
         raise
-    if not regular:
+    if not stat.S_ISREG(status.st_mode):
         system.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return fd
+    return status
 
 
 def lock(system: Os, fd: int, key: str, *, shared: bool) -> None:

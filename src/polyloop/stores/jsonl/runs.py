@@ -22,8 +22,10 @@ from polyloop.serialization import encode
 from polyloop.stores._positions import check_position
 from polyloop.stores.jsonl.contents import BARRIERS, Contents, read_contents
 from polyloop.stores.jsonl.files import (
+    OpenFile,
     Os,
     file_name,
+    inode,
     lock,
     open_file,
     open_to_read,
@@ -60,7 +62,7 @@ class _Place:
     @classmethod
     def of(cls, contents: Contents, data: bytes, status: os.stat_result) -> _Place:
         return cls(
-            inode=(status.st_dev, status.st_ino),
+            inode=inode(status),
             size=status.st_size,
             length=contents.length,
             pending=data[contents.durable : contents.length],
@@ -75,14 +77,14 @@ class _Place:
 
     def is_of(self, status: os.stat_result) -> bool:
         """Whether the file is known to be as it was left."""
-        same = self.size == status.st_size and self.inode == (status.st_dev, status.st_ino)
+        same = self.size == status.st_size and self.inode == inode(status)
         return same and self.size == self.length
 
 
 class _Run:
     """One run, as this store object knows it."""
 
-    __slots__ = ("failure", "key", "lines", "made", "path", "place")
+    __slots__ = ("failure", "key", "lines", "path", "place")
 
     def __init__(self, key: str, path: Path) -> None:
         self.key = key
@@ -91,8 +93,6 @@ class _Run:
         self.place: _Place | None = None
         self.failure: BaseException | None = None
         """Why the key is blocked until it is read again."""
-        self.made = False
-        """Whether the open file was made by this object."""
 
 
 class Runs:
@@ -102,7 +102,7 @@ class Runs:
         self._directory = directory
         self._os = system
         self._runs: dict[str, _Run] = {}
-        self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._open: collections.OrderedDict[str, OpenFile] = collections.OrderedDict()
 
     def prepare(self) -> None:
         """Make the directory, or refuse it."""
@@ -164,8 +164,8 @@ class Runs:
 
     def let_go(self) -> None:
         """Close everything in a forked process: an open file that is shared with the parent would share its lock."""
-        for fd in list(self._open.values()):
-            self._os.close(fd)
+        for file in list(self._open.values()):
+            self._os.close(file.fd)
 
     def _run(self, key: str) -> _Run:
         run = self._runs.get(key)
@@ -177,36 +177,31 @@ class Runs:
 
     def _append(self, run: _Run, record: Record, text: str) -> None:
         try:
-            fd, status = self._locked(run, create=isinstance(record, RunStarted) and not record.seq)
+            file, status = self._locked(run, create=isinstance(record, RunStarted) and not record.seq)
         except FileNotFoundError:
             self._os.stat(self._directory)
             check_position(run.key, record, 0, ended=False)
             raise
         try:
-            place = self._place(run, fd, status)
+            place = self._place(run, file.fd, status)
             check_position(run.key, record, place.next_seq, ended=place.ended)
             if not place.taken_over:
-                self._take_over(run, fd, place)
-            self._write(run, fd, place, record, text)
+                self._take_over(file, place)
+            self._write(run, file.fd, place, record, text)
         finally:
-            self._os.unlock(fd)
+            self._os.unlock(file.fd)
 
-    def _locked(self, run: _Run, *, create: bool) -> tuple[int, os.stat_result]:
+    def _locked(self, run: _Run, *, create: bool) -> tuple[OpenFile, os.stat_result]:
         """The run's open file, locked, and its status."""
         while True:
-            fd = self._opened(run, create=create)
-            lock(self._os, fd, run.key, shared=False)
-            status = self._os.fstat(fd)
-            if self._has_name(run, status):
-                return fd, status
-            # Somebody deleted, moved or replaced the file: what counts is what now has its name.
+            file = self._opened(run, create=create)
+            lock(self._os, file.fd, run.key, shared=False)
+            # The name is asked, not the open file: what was deleted, moved or replaced no longer counts.
+            with contextlib.suppress(FileNotFoundError):
+                status = self._os.stat(run.path)
+                if inode(status) == file.inode:
+                    return file, status
             self._forget(run)
-
-    def _has_name(self, run: _Run, status: os.stat_result) -> bool:
-        try:
-            return os.path.samestat(self._os.stat(run.path), status)
-        except FileNotFoundError:
-            return False
 
     def _place(self, run: _Run, fd: int, status: os.stat_result) -> _Place:
         """Where the run stands: as remembered, or read again where the file is not as it was left."""
@@ -216,19 +211,19 @@ class Runs:
             place = run.place = _Place.of(read_contents(run.key, run.lines, data), data, status)
         return place
 
-    def _take_over(self, run: _Run, fd: int, place: _Place) -> None:
+    def _take_over(self, file: OpenFile, place: _Place) -> None:
         """Make durable what may have been left behind un-synced, before anything is built upon it.
 
         Writing the same bytes again is no idle act: after a failed sync of another process the kernel may hold
         pages for clean that are not on the disk, and a sync alone would not write them.
         """
         if place.size > place.length:
-            self._os.ftruncate(fd, place.length)
+            self._os.ftruncate(file.fd, place.length)
         if place.pending:
-            write_all(self._os, fd, place.pending, place.durable)
+            write_all(self._os, file.fd, place.pending, place.durable)
         # Also if the file is empty: whoever emptied it may have been killed before syncing that.
-        if place.size or not run.made:
-            self._os.fdatasync(fd)
+        if place.size or not file.made:
+            self._os.fdatasync(file.fd)
         if place.length and not place.durable:
             # Whoever wrote the start record may not have come to sync the file's name.
             sync_directory(self._os, self._directory)
@@ -262,7 +257,7 @@ class Runs:
 
     def _sync_pending(self, run: _Run) -> None:
         try:
-            fd, status = self._locked(run, create=False)
+            file, status = self._locked(run, create=False)
         except FileNotFoundError:
             self._os.stat(self._directory)
             return  # somebody deleted the log, and nothing of it is left to be made durable
@@ -271,10 +266,10 @@ class Runs:
             if place is None or not place.is_of(status):
                 return  # whoever wrote behind these records has made them durable first
             if place.reopened:
-                write_all(self._os, fd, place.pending, place.durable)
-            self._os.fdatasync(fd)
+                write_all(self._os, file.fd, place.pending, place.durable)
+            self._os.fdatasync(file.fd)
         finally:
-            self._os.unlock(fd)
+            self._os.unlock(file.fd)
 
     # --- what is remembered
 
@@ -285,26 +280,25 @@ class Runs:
         elif run.place is None or not run.place.is_of(status):
             run.place = _Place.of(contents, data, status)
 
-    def _opened(self, run: _Run, *, create: bool) -> int:
-        fd = self._open.get(run.key)
-        if fd is not None:
+    def _opened(self, run: _Run, *, create: bool) -> OpenFile:
+        file = self._open.get(run.key)
+        if file is not None:
             self._open.move_to_end(run.key)
-            return fd
+            return file
         if len(self._open) >= OPEN_FILES_PER_THREAD:
             self._close(self._runs[next(iter(self._open))])
-        fd, run.made = open_file(self._os, run.path, create=create)
-        self._open[run.key] = fd
-        return fd
+        file = self._open[run.key] = open_file(self._os, run.path, create=create)
+        return file
 
     def _close(self, run: _Run) -> None:
-        fd = self._open.pop(run.key, None)
-        if fd is None:
+        file = self._open.pop(run.key, None)
+        if file is None:
             return
         if run.place is not None:
             run.place.reopened = True
         # A complaint at closing concerns bytes that are un-synced: those are written again before a sync counts.
         with contextlib.suppress(OSError):
-            self._os.close(fd)
+            self._os.close(file.fd)
 
     def _forget(self, run: _Run) -> None:
         """Trust neither the open file nor what is known of it."""
@@ -314,6 +308,10 @@ class Runs:
     def _drop(self, run: _Run) -> None:
         self._forget(run)
         del self._runs[run.key]
+
+
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _again(run: _Run, failure: BaseException, record: Record) -> BaseException:
