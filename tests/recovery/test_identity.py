@@ -182,7 +182,7 @@ async def begun(*, to_the_end: bool) -> tuple[EphemeralRunStore, tuple[Record, .
 
 
 @pytest.mark.parametrize("to_the_end", [False, True])
-@pytest.mark.parametrize(("paths", "change"), CHANGES, ids=lambda value: ",".join(value) if type(value) is set else "")
+@pytest.mark.parametrize(("paths", "change"), CHANGES, ids=lambda value: ",".join(sorted(value)) if type(value) is set else "")
 async def test_whatever_differs_is_refused_by_its_path_with_nothing_executed_or_written(
     paths: set[str], change: Change, to_the_end: bool
 ) -> None:
