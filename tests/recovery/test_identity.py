@@ -182,7 +182,9 @@ async def begun(*, to_the_end: bool) -> tuple[EphemeralRunStore, tuple[Record, .
 
 
 @pytest.mark.parametrize("to_the_end", [False, True])
-@pytest.mark.parametrize(("paths", "change"), CHANGES, ids=lambda value: ",".join(sorted(value)) if type(value) is set else "")
+@pytest.mark.parametrize(
+    ("paths", "change"), CHANGES, ids=lambda value: ",".join(sorted(value)) if type(value) is set else ""
+)
 async def test_whatever_differs_is_refused_by_its_path_with_nothing_executed_or_written(
     paths: set[str], change: Change, to_the_end: bool
 ) -> None:
@@ -221,6 +223,25 @@ async def test_a_difference_holds_both_values_as_json() -> None:
         "model_binding.tenant": (json.dumps("t"), json.dumps("u")),
         "model_binding.new": (None, json.dumps("n")),
     }
+
+
+async def test_differences_stand_in_the_order_of_the_canonical_text() -> None:
+    specs = [dataclasses.replace(READ, name=f"tool{number}") for number in range(12)]
+    store = EphemeralRunStore()
+    made = dataclasses.replace(tool_definition(), store=store)
+    await made.run(tool_request(*specs))
+    changed = tool_request(*(dataclasses.replace(spec, description="Other.") for spec in specs[:11]), LOOK)
+    with pytest.raises(RunIdentityMismatch) as found:
+        await made.resume(dataclasses.replace(changed, model_binding={"a": "", "z": ""}))
+    assert [each.path for each in found.value.differences] == [
+        "model_binding.a",
+        "model_binding.tenant",
+        "model_binding.z",
+        "tool_docs",
+        *(f"tools[{number}].description" for number in range(12)),
+        "tools[11].name",
+        "tools[11].parameters.type",
+    ]
 
 
 NO_CHANGES: dict[str, Change] = {

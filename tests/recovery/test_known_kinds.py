@@ -331,6 +331,20 @@ async def test_a_run_that_is_alive_in_this_process_is_left_alone(store: RunStore
     assert result.stop_reason is StopReason.RESUME_STATE_UNKNOWN, "afterwards the key is free again"
 
 
+async def test_a_run_that_is_alive_in_another_thread_of_this_process_is_left_alone(store: RunStore) -> None:
+    made, asked, executor = blocking(store)
+    alive = asyncio.create_task(made.run(asked))
+    await until(lambda: bool(executor.actions))
+
+    def elsewhere() -> object:
+        return asyncio.run(made.resume(request()))
+
+    with pytest.raises(RunConflict):
+        await asyncio.to_thread(elsewhere)
+    alive.cancel()
+    await asyncio.wait([alive])
+
+
 async def test_of_two_runs_with_one_key_at_once_exactly_one_goes_on(store: RunStore) -> None:
     made, executors = definition(store=store), [ScriptedExecutor(), ScriptedExecutor()]
     both = await asyncio.gather(
