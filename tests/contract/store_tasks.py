@@ -22,8 +22,10 @@ from tests.contract.records import (
     stepped,
 )
 from tests.contract.store_tools import (
+    BLOCKING,
     CANCELLED,
     KEY,
+    NO_CURRENT_RUN,
     OTHER_CALLS,
     SUITE,
     TASKS,
@@ -34,7 +36,7 @@ from tests.contract.store_tools import (
 
 
 @SUITE.promise(
-    TASKS, look_at="state that belongs to 'the current run': every method has its key, and nothing else counts"
+    NO_CURRENT_RUN, look_at="state that belongs to 'the current run': every method has its key, and nothing else counts"
 )
 async def runs_that_take_turns_do_not_see_each_other(case: StoreCase) -> None:
     keys = [RunKey(f"turn-{number}") for number in range(3)]
@@ -60,6 +62,18 @@ async def many_runs_at_once_do_not_see_each_other(case: StoreCase) -> None:
 
     async with case.open() as store:
         await asyncio.gather(*(drive(store, number) for number in range(30)))
+
+
+@SUITE.promise(BLOCKING, look_at="system calls and synchronous drivers: make them on threads, or use async ones")
+async def a_barrier_does_not_block_the_event_loop(case: StoreCase) -> None:
+    # Only a medium takes time. How much is the machine's affair; that others run meanwhile is the store's.
+    case.need_medium()
+    async with case.open() as store:
+        await put(store, KEY, started())
+        for seq in range(1, 6):
+            others = asyncio.create_task(turns(1))
+            await put(store, KEY, model_intent(seq))
+            demand(others.done(), "another task, ready to run, did not run while a barrier was written")
 
 
 @SUITE.promise(TASKS, look_at="writes of several runs that share one commit: a refused one takes no other with it")

@@ -57,13 +57,15 @@ CANCELLED = (
 )
 OTHER_CALLS = "Other calls that are under way are not concerned."
 TASKS = "Usable from several tasks of one event loop at once; runs do not see each other."
+BLOCKING = "No port blocks the event loop, which other runs share."
+NO_CURRENT_RUN = "six methods, all keyed, no implicit current run."
 ATOMIC = "Across processes, comparing and appending is one atomic act."
 BARRIER = (
     "`append_run_start`, `append_intent` and `finish` are **barriers**: they return only when this record and "
     "everything before it in this run is durable."
 )
 ORDERED = "it becomes durable no later than the run's next barrier"
-HANDED_OVER = "is handed to the medium within 100 ms even if no barrier comes."
+HANDED_OVER = "and is handed to the medium within 100 ms even if no barrier comes."
 LEAVING = "Leaving a store that is an async context manager makes ordered records durable too."
 PREFIX = "A prefix of what was written, holding everything that a barrier acknowledged."
 WHOLE = "A record is wholly there or not at all, for readers and after a crash."

@@ -326,6 +326,21 @@ class RollsBackTheBatch(BatchingStore):
                 done.set_exception(own or RunConflict(key, str(error)))
 
 
+@wrong("a_barrier_does_not_block_the_event_loop", besides=frozenset({"a_reader_never_sees_half_a_record"}))
+class BlocksTheLoop(DictStore):
+    """Writes without ever giving way to others."""
+
+    async def append(self, key: RunKey, record: Record) -> None:
+        if self.is_blocked(key):
+            raise RunConflict(key, "blocked", seq=record.seq)
+        try:
+            self.check(key, record)
+        except PolyLoopError:
+            self.block(key)
+            raise
+        self.write(key, record, self.stored(record))
+
+
 # --------------------------------------------------------------------------------------------- cancellation
 
 
