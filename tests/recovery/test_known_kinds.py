@@ -159,7 +159,7 @@ async def test_unreadable_replies_in_a_row_end_a_run_without_an_answer(store: Ru
     )
 
 
-@pytest.mark.parametrize("name", ["nope", "Open", "open ", "", "öpen", "x" * 300])
+@pytest.mark.parametrize("name", ["nope", "Open", "open ", "", "öpen", "x" * 300], ids=lambda name: ascii(name[:8]))
 async def test_a_tool_that_is_not_there_is_told_and_spends_a_step_and_no_action(store: RunStore, name: str) -> None:
     calls: list[str] = []
 
