@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -40,9 +40,20 @@ class Reader:
         digest = None if data is None else hashlib.blake2b(data).digest()
         if (key, digest) not in self._known:
             put(self._scratch / name, data)
-            self._known[key, digest] = await read_log(self._scratch, key)
+            async with JsonlRunStore(self._scratch) as store:
+                self._known[key, digest] = await read_log(store, key)
             put(self._scratch / name, None)
         return self._known[key, digest]
+
+    async def read_all(self, disk: Mapping[str, tuple[RunKey, bytes | None]]) -> dict[str, Found]:
+        """What one fresh store finds of all files of a disk, by their paths."""
+        for path, (_, data) in disk.items():
+            put(self._scratch / Path(path).name, data)
+        async with JsonlRunStore(self._scratch) as store:
+            found = {path: await read_log(store, key) for path, (key, _) in disk.items()}
+        for path in disk:
+            put(self._scratch / Path(path).name, None)
+        return found
 
 
 def put(path: Path, data: bytes | None) -> None:
@@ -53,11 +64,10 @@ def put(path: Path, data: bytes | None) -> None:
         path.write_bytes(data)
 
 
-async def read_log(directory: Path, key: RunKey) -> Found:
-    """What a fresh store reads."""
+async def read_log(store: JsonlRunStore, key: RunKey) -> Found:
+    """The records, or the error that was raised instead."""
     try:
-        async with JsonlRunStore(directory) as store:
-            return (await store.read_log(key)).records()
+        return (await store.read_log(key)).records()
     except (CorruptRunLog, UnsupportedSchemaVersion) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -66,39 +76,53 @@ async def read_log(directory: Path, key: RunKey) -> Found:
 class Loss:
     """One state of a log at one place of the trace."""
 
-    event: Event
-    path: str
     told: Told
     """What had been told by then: a copy."""
     state: FileState
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much a walk looks at."""
+
+    seed: int
+    states: int
+    """How many states of one file, at most, after one event."""
+    sample: int = 0
+    """How many states are kept for later."""
+    whole_every: int = 0
+    """After how many events, on average, the whole disk is looked at; 0 for never."""
+    only: str | None = None
+    """The path of the only file that is looked at."""
+
+
 class Walk:
     """One pass over a trace."""
 
-    def __init__(self, disk: Disk, ledger: Path, reader: Reader, *, limit: int, seed: int) -> None:
-        """`limit` is how many states of one file are looked at after one event."""
+    def __init__(self, disk: Disk, ledger: Path, reader: Reader, tidings: Tidings, bounds: Bounds) -> None:
         self._disk = disk
         self._ledger = os.path.realpath(ledger)
         self._reader = reader
-        self._limit = limit
-        self._seed = seed
-        self._tidings = Tidings()
+        self._tidings = tidings
+        self._bounds = bounds
+        self._dice = random.Random(bounds.seed)
         self._writers: dict[str, int] = {}
-        self.dice = random.Random(seed)
         self.looked_at = 0
+        """How many states were read back."""
         self.broken: list[str] = []
         """The promises that were broken, each with the state that did it."""
         self.sample: list[Loss] = []
-        """Some of the states that were neither as synced nor missing."""
-        self.sample_size = 0
+        """Some of the states of files that are there, each with the same chance."""
 
     async def along(self, events: Sequence[Event]) -> None:
         """Walk to the end, or until enough is broken."""
         for event in events:
             touched = self._take(event)
             for path in touched:
-                await self._look_at(event, path)
+                if self._bounds.only in (None, path):
+                    await self._look_at(event, path)
+            if touched and self._bounds.whole_every and not self._dice.randrange(self._bounds.whole_every):
+                await self._look_at_all(event)
             if len(self.broken) >= ENOUGH:
                 return
 
@@ -128,28 +152,38 @@ class Walk:
         told = self._tidings.logs.get(path, Told())
         for state in self._states(path):
             self.looked_at += 1
-            key = told.key or RunKey("none")
-            found = await self._reader.read(key, Path(path).name, state.data)
-            if problem := told.verdict(found):
-                self.broken.append(f"seed {self._seed}, at {_place(event)}, {Path(path).name}, {state.how}: {problem}")
-                if len(self.broken) >= ENOUGH:
-                    return
-            elif state.data is not None:
-                self._keep(Loss(event, path, dataclasses.replace(told, records=list(told.records)), state))
+            self._judge(event, path, state, await self._reader.read(told.key, Path(path).name, state.data))
+            if len(self.broken) >= ENOUGH:
+                return
+            if state.data is not None and self._bounds.sample:
+                self._keep(told, state)
+
+    async def _look_at_all(self, event: Event) -> None:
+        """Look at one state of the whole disk: of each file any one, whatever the others are like."""
+        states = {path: self._dice.choice(list(self._states(path))) for path in self._disk.files}
+        self.looked_at += 1
+        logs = {path: self._tidings.logs.get(path, Told()).key for path in states}
+        found = await self._reader.read_all({path: (logs[path], states[path].data) for path in states})
+        for path, state in states.items():
+            self._judge(event, path, state, found[path])
 
     def _states(self, path: str) -> Iterator[FileState]:
         if self._disk.may_be_missing(path):
             yield FileState(None, "missing, since its entry or that of a directory above it was not synced")
-        yield from file_states(self._disk.files[path].versions(), self._limit, self.dice)
+        yield from file_states(self._disk.files[path].versions(), self._bounds.states, self._dice)
 
-    def _keep(self, loss: Loss) -> None:
-        # Every state has the same chance to be in the sample.
-        if len(self.sample) < self.sample_size:
+    def _judge(self, event: Event, path: str, state: FileState, found: Found) -> None:
+        told = self._tidings.logs.get(path, Told())
+        if problem := told.verdict(found, at_least=told.acknowledged):
+            place = f"seed {self._bounds.seed}, at {_place(event)}, {Path(path).name}"
+            self.broken.append(f"{place}, {state.how}: {problem}")
+
+    def _keep(self, told: Told, state: FileState) -> None:
+        loss = Loss(dataclasses.replace(told, records=list(told.records)), state)
+        if len(self.sample) < self._bounds.sample:
             self.sample.append(loss)
-        elif self.sample_size:
-            at = self.dice.randrange(self.looked_at)
-            if at < self.sample_size:
-                self.sample[at] = loss
+        elif (at := self._dice.randrange(self.looked_at)) < self._bounds.sample:
+            self.sample[at] = loss
 
 
 def _lets_go(call: Call) -> bool:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 from polyloop.ports import RunStore
 from polyloop.serialization import decode, encode
@@ -30,7 +31,8 @@ from polyloop.types import (
 from tests.power.hand_made import path_of
 from tests.seams import append
 
-BARRIERS = (RunStarted, EffectIntended, RunFinished)
+UNKNOWN: Final = RunKey("unknown")
+BARRIERS: Final = (RunStarted, EffectIntended, RunFinished)
 
 
 class Ledger:
@@ -97,20 +99,20 @@ async def noted_store(directory: Path, ledger: Ledger, system: Os) -> AsyncItera
 class Told:
     """What the notes say of one log."""
 
-    key: RunKey | None = None
+    key: RunKey = UNKNOWN
     records: list[Record] = dataclasses.field(default_factory=list)
     """What was handed to the store, the latest story if there were several."""
     done: int = 0
-    """How many of them the store has returned for."""
+    """How many of them the store has returned for. They outlive the process."""
     acknowledged: int = 0
-    """How many of them must outlive the power."""
+    """How many of them are behind a barrier. They outlive the power."""
 
-    def verdict(self, found: tuple[Record, ...] | str) -> str | None:
+    def verdict(self, found: tuple[Record, ...] | str, *, at_least: int) -> str | None:
         """What is wrong with the log that was read, or with the error that was raised instead; None if nothing is."""
         if isinstance(found, str):
             return f"refused: {found}"
-        if len(found) < self.acknowledged:
-            return f"record {len(found)} is gone, though {self.acknowledged} records were acknowledged"
+        if len(found) < at_least:
+            return f"record {len(found)} is gone, though {at_least} records must be there"
         if found != tuple(self.records[: len(found)]):
             at = next(at for at, each in enumerate(found) if [each] != self.records[at : at + 1])
             return f"record {at} is not the one that was written: {found[at]}"
