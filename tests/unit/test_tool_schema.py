@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyloop._tool_schema import one_line
 from polyloop.tools import ToolRegistry, ToolSpec
 from polyloop.types import InvalidRequest, JSONValue
 
@@ -162,6 +163,12 @@ def test_an_unsound_schema_is_refused_naming_the_place_and_the_tool(where: str, 
     assert refused.problem.endswith("(tool 't')")
     assert str(refused).isprintable()
     assert len(str(refused)) < 1200
+
+
+def test_what_the_validator_itself_cannot_read_is_told_with_its_error() -> None:
+    assert refusal({"pattern": "a{99999999999999999999}"}).problem.startswith(
+        "cannot be read as a JSON Schema: OverflowError: "
+    )
 
 
 def test_a_wrong_type_is_told_with_the_types_that_there_are() -> None:
@@ -465,6 +472,27 @@ def test_a_reason_is_one_printable_line_of_bounded_length_that_still_says_what_i
     assert len(reason) <= 500
 
 
+def test_a_line_is_cut_only_where_it_is_longer_than_the_limit() -> None:
+    assert one_line("x" * 500) == "x" * 500
+    assert one_line("x" * 501) == "x" * 497 + "..."
+    assert one_line("abcd", 4) == "abcd"
+    assert one_line("abcde", 4) == "a..."
+    assert one_line("\n\n\n", 4) == "\\..."
+
+
+def test_a_value_is_echoed_whole_up_to_80_characters() -> None:
+    parameters = {"properties": {"a": {"type": "integer"}}}
+    assert judge(parameters, {"a": "x" * 78}) == f"tool 't': arguments.a: '{'x' * 78}' is not of type 'integer'"
+    assert judge(parameters, {"a": "x" * 79}) == f"tool 't': arguments.a: '{'x' * 79}... is not of type 'integer'"
+
+
+def test_a_path_is_told_whole_up_to_200_characters() -> None:
+    parameters = {"additionalProperties": {"type": "integer"}}
+    exact, longer = "k" * 190, "k" * 191
+    assert f"arguments.{exact}: 'x' is not" in str(judge(parameters, {exact: "x"}))
+    assert f"arguments.{'k' * 187}...: 'x' is not" in str(judge(parameters, {longer: "x"}))
+
+
 def test_an_unknown_name_of_any_length_leaves_room_for_the_known_ones() -> None:
     reason = ToolRegistry([tool("a")]).validate("x\n" * 10**6, {})
     assert reason is not None
@@ -490,6 +518,12 @@ def test_of_several_errors_the_outermost_and_earliest_is_told() -> None:
     }
     assert "arguments.c:" in str(judge(parameters, {"c": 1, "b": {"x": 1}, "a": [1, 2]}))
     assert "arguments.a[0]:" in str(judge(parameters, {"b": {"x": 1}, "a": [1, 2]}))
+
+
+@pytest.mark.parametrize("alternatives", ["anyOf", "oneOf"])
+def test_what_is_wrong_for_certain_is_told_before_alternatives(alternatives: str) -> None:
+    parameters = {alternatives: [{"required": ["x"]}, {"required": ["y"]}], "required": ["z"]}
+    assert judge(parameters, {}) == "tool 't': arguments: 'z' is a required property"
 
 
 def test_of_alternatives_the_one_that_came_nearest_is_told() -> None:
