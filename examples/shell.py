@@ -59,6 +59,8 @@ class Shell:
 
     Args:
         directory: Where each command starts.
+        workspace: What stands for the directory in `params`: its path, or the name of what is in it. A run is resumed
+            with the same one only, so two directories of one name must be as good as one.
         environment: All environment variables that a command sees. Handing it those of the process would hand it the
             process's credentials.
         time_limit_s: How long a command may take, in seconds.
@@ -66,9 +68,16 @@ class Shell:
     """
 
     def __init__(
-        self, *, directory: Path, environment: Mapping[str, str], time_limit_s: float, max_output_chars: int
+        self,
+        *,
+        directory: Path,
+        workspace: str,
+        environment: Mapping[str, str],
+        time_limit_s: float,
+        max_output_chars: int,
     ) -> None:
         self._directory = directory
+        self._workspace = workspace
         self._environment = dict(environment)
         self._time_limit_s = time_limit_s
         self._max_output_chars = max_output_chars
@@ -78,7 +87,7 @@ class Shell:
         """What shapes the output. The variables are among it: what a command can read is no secret any more."""
         return {
             "shell": _SHELL,
-            "directory": str(self._directory),
+            "workspace": self._workspace,
             "environment": self._environment,
             "time_limit_s": self._time_limit_s,
             "max_output_chars": self._max_output_chars,
@@ -209,8 +218,7 @@ class ShellExecutor:
     An observation is how the command ended, in brackets, and below it what it wrote. The first line comes first so that
     it is never what is cut off. There is no completion signal: such a run ends with the model's final answer.
 
-    With the directory in `params` a run can be resumed on the same directory only. A command is never repeated: a run
-    that was killed inside one ends with `resume_state_unknown`.
+    A command is never repeated: a run that was killed inside one ends with `resume_state_unknown`.
     """
 
     tool_schemas: tuple[Mapping[str, JSONValue], ...] = ()

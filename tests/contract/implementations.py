@@ -5,14 +5,17 @@ An implementation is loaded when a test asks for it. One whose package is not in
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from polyloop.ports import Action, EventSink, ModelCall, RunStore
+from polyloop.ports import Action, ActionExecutor, EventSink, ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
 from polyloop.types import ActionKind, ChatMessage, Event, JSONValue, ModelReply
@@ -131,7 +134,7 @@ def scripted_tool_parser() -> ParserCase:
 
 def json_tool_call_parser() -> ParserCase:
     """The parser of JSON tool calls that `examples/` has to copy."""
-    make = _example_parsers().JsonToolCallParser
+    make = _example("parsers").JsonToolCallParser
     return ParserCase(
         make=lambda: make(
             tools=a_registry(),
@@ -167,7 +170,7 @@ def json_tool_call_parser() -> ParserCase:
 
 def code_block_parser() -> ParserCase:
     """The parser of one fenced block that `examples/` has to copy."""
-    make = _example_parsers().CodeBlockParser
+    make = _example("parsers").CodeBlockParser
     return ParserCase(
         make=lambda: make(languages=("python", ""), answer_language="answer", blank_history_text="(no reply)"),
         actions=("```python\nprint(1)\n```", "So:\n~~~~\n```\nx\n```\n~~~~\nThat was it."),
@@ -184,10 +187,10 @@ def code_block_parser() -> ParserCase:
     )
 
 
-def _example_parsers() -> ModuleType:
-    """`examples/parsers.py`: examples are scripts and no package, so they are loaded by their path."""
-    path = Path(__file__).parents[2] / "examples" / "parsers.py"
-    spec = importlib.util.spec_from_file_location("polyloop_examples_parsers", path)
+def _example(name: str) -> ModuleType:
+    """A module of `examples/`: examples are scripts and no package, so they are loaded by their path."""
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"polyloop_examples_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -263,10 +266,52 @@ def scripted_executor() -> ExecutorCase:
     )
 
 
+def shell() -> ExecutorCase:
+    """The environment of shell commands that `examples/` has to copy. Each has a directory of its own."""
+    example = _example("shell")
+    open_directories: set[Path] = set()
+
+    @contextlib.asynccontextmanager
+    async def make(*, gone: bool = False) -> AsyncIterator[ActionExecutor]:
+        with tempfile.TemporaryDirectory() as place:
+            directory = Path(place)
+            open_directories.add(directory)
+            shell = example.Shell(
+                directory=directory / "gone" if gone else directory,
+                workspace="a desk",
+                environment={"PATH": os.defpath},
+                time_limit_s=60.0,
+                max_output_chars=1000,
+            )
+            yield example.ShellExecutor(shell)
+            open_directories.remove(directory)
+
+    def effects() -> int:
+        ledgers = [directory / "ledger" for directory in open_directories]
+        return sum(ledger.stat().st_size for ledger in ledgers if ledger.exists())
+
+    return ExecutorCase(
+        make=make,
+        action=ActionSample(action_text="printf x >> ledger; echo hello"),
+        observation="[exit code 0]\nhello\n",
+        failing=ActionSample(action_text="printf x >> ledger; echo alas >&2; exit 3"),
+        failing_shows="[exit code 3]\nalas",
+        refused=ActionSample(action_text="printf x >> ledger; echo a\0b"),
+        long=ActionSample(action_text="head -c 5000 /dev/zero | tr '\\0' x"),
+        long_chars=5000,
+        make_broken=lambda: make(gone=True),
+        hanging=ActionSample(action_text="while :; do printf x >> ledger; sleep 0.01; done"),
+        remember=ActionSample(action_text="echo on > light"),
+        recall=ActionSample(action_text="cat light"),
+        effects=effects,
+    )
+
+
 ACTION_EXECUTORS: tuple[Implementation[ExecutorCase], ...] = (
     Implementation(name="scripted", load=scripted_executor),
     Implementation(name="tool-registry", load=tool_registry),
     Implementation(name="tool-registry-unknown-tool", load=tool_registry_unknown_tool),
+    Implementation(name="examples-shell", load=shell),
 )
 
 

@@ -25,7 +25,11 @@ HELD_UP_S = 10.0
 
 def shell_in(directory: Path, *, time_limit_s: float = 30.0, max_output_chars: int = 10_000) -> Shell:
     return Shell(
-        directory=directory, environment=ENVIRONMENT, time_limit_s=time_limit_s, max_output_chars=max_output_chars
+        directory=directory,
+        workspace="desk",
+        environment=ENVIRONMENT,
+        time_limit_s=time_limit_s,
+        max_output_chars=max_output_chars,
     )
 
 
@@ -288,7 +292,7 @@ def test_the_params_hold_all_that_shapes_the_output_and_nothing_of_the_process(t
     executor = ShellExecutor(shell_in(tmp_path))
     assert executor.params == {
         "shell": ("/bin/sh", "-c"),
-        "directory": str(tmp_path),
+        "workspace": "desk",
         "environment": ENVIRONMENT,
         "time_limit_s": 30.0,
         "max_output_chars": 10_000,
