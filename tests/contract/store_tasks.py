@@ -71,7 +71,7 @@ async def a_barrier_does_not_block_the_event_loop(case: StoreCase) -> None:
     async with case.open() as store:
         await put(store, KEY, started())
         for seq in range(1, 6):
-            others = asyncio.create_task(turns(1))
+            others = asyncio.create_task(turns(0))
             await put(store, KEY, model_intent(seq))
             demand(others.done(), "another task, ready to run, did not run while a barrier was written")
 
