@@ -127,6 +127,8 @@ class _Reader:
         self._refuse_foreign(bad)
         if self._records and is_terminal(self._records[-1]):
             self._damaged(first, bad, "a line that is not sound stands behind the end of the run")
+        if bad == 0 and 0 <= data.find(b"\n") < len(data) - 1:
+            self._damaged(0, 0, "the start record is not sound, though more was written behind it")
         start, index, last_seq = bad, first, first - 1
         while start < len(data):
             newline = data.find(b"\n", start)
@@ -138,8 +140,6 @@ class _Reader:
             elif newline >= 0 and not _may_be_torn(data, start, end):
                 self._damaged(index, start, "its checksum does not fit, and no interrupted write explains it")
             start, index = end + 1, index + 1
-        if first == 0 and index > 1:
-            self._damaged(0, 0, "the start record is not sound, though more was written behind it")
 
     def _judge_sound_line(self, index: int, start: int, end: int, last_seq: int) -> int:
         record = self._record(self._line(index, start, end), index, start)
