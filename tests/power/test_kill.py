@@ -24,7 +24,8 @@ from tests.power.load import STEPS, key_of
 from tests.power.recorded import ROOT
 
 KILLS: Final = 8
-NOTES_PER_RUN: Final = 2 * (5 * (STEPS + 1) + 2)
+BYTES_PER_RUN: Final = 95_000
+"""How much a run that nothing interrupts writes into the ledger, or a little less."""
 
 
 class Load:
@@ -44,9 +45,8 @@ class Load:
 
     def kill_one(self) -> None:
         """Start one, and kill it when it has done about a share of the work."""
-        share = self._count * NOTES_PER_RUN // (KILLS + 1)
-        bytes_a_note = 350
-        target = self._ledger.stat().st_size + self._dice.randrange(share) * bytes_a_note
+        share = self._count * BYTES_PER_RUN // (KILLS + 1)
+        target = self._ledger.stat().st_size + self._dice.randrange(share)
         process = self.start()
         while self._ledger.stat().st_size < target and process.poll() is None:
             time.sleep(0.002)
