@@ -138,7 +138,9 @@ class OpenFile(NamedTuple):
     """A log that is open for reading and writing."""
 
     fd: int
+    """Its descriptor; the caller closes it."""
     inode: tuple[int, int]
+    """Device and inode, by which a file that was moved or replaced is noticed."""
     made: bool
     """Whether it was made when it was opened."""
 
