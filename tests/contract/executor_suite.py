@@ -209,7 +209,7 @@ async def a_refused_action_has_no_effect(case: ExecutorCase) -> None:
 async def an_action_takes_effect_once(case: ExecutorCase) -> None:
     effects = given(case.effects, "the case has no `effects`")
     async with opened(case.make(), "executor") as executor:
-        for sample in filter(None, (case.action, case.failing)):
+        for sample in filter(None, (case.action, case.failing, case.action)):
             before = effects()
             await outcome_of(executor, sample)
             demand(effects() - before == 1, f"an action took effect {effects() - before} times")
@@ -301,6 +301,8 @@ async def environments_are_apart(case: ExecutorCase) -> None:
     recall = given(case.recall, "the case names no `recall` action")
     async with opened(case.make(), "executor") as one, opened(case.make(), "executor") as other:
         untouched = (await outcome_of(other, recall)).observation
+        before = (await outcome_of(one, recall)).observation
+        demand(before == untouched, f"two fresh environments observe {before!r:.100} and {untouched!r:.100}")
         await outcome_of(one, remember)
         changed = (await outcome_of(one, recall)).observation
         demand(changed != untouched, f"`recall` observes {changed!r:.100} with and without `remember` before it")

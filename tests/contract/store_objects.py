@@ -142,6 +142,24 @@ async def a_read_sees_what_other_objects_wrote(case: StoreCase) -> None:
             await expect_log(reader, KEY, records[: number + 1], "read by the object that did not write last")
 
 
+@SUITE.promise(PREFIX, look_at="a medium that is rewritten from one object's memory: what others wrote is lost")
+async def objects_that_write_different_runs_lose_nothing(case: StoreCase) -> None:
+    keys = [RunKey(f"of-{number}") for number in range(4)]
+    logs = {key: a_run(2, snapshot={"key": key}) for key in keys}
+    async with two_objects(case) as objects:
+        for position in range(6):
+            for number, key in enumerate(keys):
+                await put(objects[number % 2], key, logs[key][position])
+        rest = [put_all(objects[number % 2], key, logs[key][6:]) for number, key in enumerate(keys)]
+        await asyncio.gather(*rest)
+        for number, key in enumerate(keys):
+            logs[key].append(ended(len(logs[key])))
+            await put(objects[number % 2], key, logs[key][-1])
+        for key in keys:
+            for store in objects:
+                await expect_log(store, key, logs[key], "after two objects wrote different runs")
+
+
 @SUITE.promise(
     REFUSED, look_at="an object whose log was moved by another one: compare with the medium, not with a cache"
 )

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from polyloop.types import (
+    EffectCompleted,
     EffectKind,
     Record,
     RunAlreadyExists,
@@ -341,12 +342,19 @@ async def a_key_is_not_the_runs_that_begin_with_it(case: StoreCase) -> None:
 
 @SUITE.promise(BLOCKS, look_at="after a refusal the position of this object's writer is unknown: refuse until read_log")
 async def a_refusal_blocks_the_key_until_it_is_read(case: StoreCase) -> None:
-    refused: dict[str, Record] = {"RunConflict": model_intent(5), "RunAlreadyExists": started()}
+    refused: dict[str, Record] = {
+        "RunConflict": model_intent(5),
+        "RunConflict of an ordered record": replied(5),
+        "RunAlreadyExists": started(),
+    }
     async with case.open() as store:
         for name, record in refused.items():
             key = RunKey(f"blocked by {name}")
             await put(store, key, started())
-            demand(await settled(put(store, key, record)) is not None, f"{name} was not raised")
+            outcome = await settled(put(store, key, record))
+            if outcome is None and isinstance(record, EffectCompleted):
+                outcome = await settled(put(store, key, model_intent(1)))
+            demand(outcome is not None, f"{name} was not raised")
             outcome = await settled(put(store, key, model_intent(1)))
             demand(outcome is not None, f"right after a {name} another record of the run was taken, without a read")
             await expect_log(store, key, [started()], f"after a {name}")

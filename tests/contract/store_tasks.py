@@ -64,6 +64,20 @@ async def many_runs_at_once_do_not_see_each_other(case: StoreCase) -> None:
         await asyncio.gather(*(drive(store, number) for number in range(30)))
 
 
+@SUITE.promise(TASKS, look_at="a bounded number of open files or of runs in memory: nothing is lost with the oldest")
+async def hundreds_of_runs_are_open_at_once(case: StoreCase) -> None:
+    keys = [RunKey(f"open-{number}") for number in range(300)]
+    log: list[Record] = [started(), replied(1), model_intent(2), replied(3)]
+    async with case.open() as store:
+        for record in log:
+            await asyncio.gather(*(put(store, key, record) for key in keys))
+        for key in keys[::7]:
+            await expect_log(store, key, log, "among 300 open runs")
+        await asyncio.gather(*(put(store, key, model_intent(4)) for key in keys))
+        for key in keys[::5]:
+            await expect_log(store, key, [*log, model_intent(4)], "among 300 open runs")
+
+
 @SUITE.promise(BLOCKING, look_at="system calls and synchronous drivers: make them on threads, or use async ones")
 async def a_barrier_does_not_block_the_event_loop(case: StoreCase) -> None:
     # Only a medium takes time. How much is the machine's affair; that others run meanwhile is the store's.

@@ -518,7 +518,7 @@ class RefusesWithAnotherError(DictStore):
     "a_stale_stretch_of_records_is_refused_whole",
     "a_fresh_object_refuses_without_having_read",
     "a_blocked_key_refuses_every_append",
-    besides=frozenset({"an_object_that_missed_the_end_is_refused"}),
+    besides=frozenset({"an_object_that_missed_the_end_is_refused", "a_refusal_blocks_the_key_until_it_is_read"}),
 )
 class LosesOrderedRefusals(DictStore):
     """Drops an ordered record that it cannot take, and tells nobody."""

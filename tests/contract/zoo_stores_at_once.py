@@ -59,6 +59,7 @@ class WaitsForTheBarrier(DeferringStore):
         "a_cancellation_concerns_one_call",
         "many_runs_at_once_do_not_see_each_other",
         "runs_that_take_turns_do_not_see_each_other",
+        "hundreds_of_runs_are_open_at_once",
         "a_cancelled_read_leaves_the_object_usable",
     },
 )
@@ -324,6 +325,32 @@ class RollsBackTheBatch(BatchingStore):
                     done.set_result(None)
             elif not done.done():
                 done.set_exception(own or RunConflict(key, str(error)))
+
+
+@wrong("hundreds_of_runs_are_open_at_once")
+class ForgetsTheOldestBuffer(DeferringStore):
+    """Has room for the buffers of 200 runs, and makes room without writing."""
+
+    async def append(self, key: RunKey, record: Record) -> None:
+        await super().append(key, record)
+        for oldest in list(self.buffers)[:-200]:
+            del self.buffers[oldest]
+
+
+@wrong("objects_that_write_different_runs_lose_nothing")
+class RewritesTheMedium(DictStore):
+    """Reads the whole medium when the first run is written, and writes it back with each record."""
+
+    everything: dict[str, list[bytes]] | None = None
+
+    def write(self, key: str, record: Record, data: bytes) -> None:
+        logs = self.medium.logs
+        if self.everything is None:
+            self.everything = {name: list(lines) for name, lines in logs.items()}
+        # The run that is being written is read again, and its position compared: that much is right.
+        self.everything[key] = [*logs.get(key, []), data]
+        logs.clear()
+        logs.update({name: list(lines) for name, lines in self.everything.items()})
 
 
 @wrong("a_barrier_does_not_block_the_event_loop", besides=frozenset({"a_reader_never_sees_half_a_record"}))
