@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -82,6 +84,24 @@ def place_for(directory: Path, data: bytes, key: str = KEY) -> Path:
     return path
 
 
+def names_in(directory: Path) -> list[str]:
+    """What stands in a directory."""
+    return sorted(path.name for path in directory.iterdir())
+
+
+def open_descriptors() -> int:
+    """How many files this process has open."""
+    return len(names_in(Path("/proc/self/fd")))
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Turn the loop until something that a thread does has happened."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0)
+
+
 class FaultyOs(Os):
     """The real system calls, counted by name and thread, some of them failing."""
 
@@ -97,6 +117,7 @@ class FaultyOs(Os):
 
     def fail(self, name: str, fault: Callable[..., Any], *, after: int = 0) -> None:
         """Have a call of this name do something else, once, after so many that work."""
+        assert name in Os.__dict__, f"the store makes no call {name}"
         self.faults.setdefault(name, []).extend([*[None] * after, fault])
 
     def count(self, name: str) -> int:
