@@ -19,15 +19,14 @@ import tomllib
 ROOT = pathlib.Path(__file__).parents[2]
 EQUIVALENT = pathlib.Path(__file__).with_name("equivalent.toml")
 
-PURE_RECOVERY = ["tests/recovery/test_table.py", "tests/recovery/test_grammar.py", "tests/recovery/test_identity.py"]
-
 MODULES = {
     "src/polyloop/_stopping.py": ["tests/unit/test_stopping.py", "tests/unit/test_pure_messages.py"],
     "src/polyloop/_assembly.py": ["tests/unit/test_assembly.py", "tests/unit/test_pure_messages.py"],
-    "src/polyloop/_recovery/_states.py": PURE_RECOVERY,
-    "src/polyloop/_recovery/_identity.py": PURE_RECOVERY,
-    "src/polyloop/_recovery/_moves.py": PURE_RECOVERY,
-    "src/polyloop/_recovery/__init__.py": PURE_RECOVERY,
+    "src/polyloop/_recovery": [
+        "tests/recovery/test_table.py",
+        "tests/recovery/test_grammar.py",
+        "tests/recovery/test_identity.py",
+    ],
     "src/polyloop/serialization.py": ["tests/unit/test_serialization.py"],
 }
 """Each pure module, with the tests that are to kill its mutants."""
