@@ -48,5 +48,5 @@ def line_offsets(data: bytes) -> list[int]:
 def zero_last_line(path: Path) -> None:
     """Leave of the last line only its length, as a file system does that has extended a file and not written to it."""
     data = path.read_bytes()
-    begin = line_offsets(data)[-2]
+    begin = data.rfind(b"\n", 0, len(data) - 1) + 1
     path.write_bytes(data[:begin] + bytes(len(data) - begin))

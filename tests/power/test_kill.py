@@ -20,7 +20,7 @@ from polyloop.types import RunFinished
 from tests.power.check import read_log
 from tests.power.hand_made import path_of
 from tests.power.ledger import Tidings
-from tests.power.load import STEPS, key_of
+from tests.power.load import NEVER, key_of
 from tests.power.recorded import ROOT
 
 KILLS: Final = 8
@@ -32,22 +32,31 @@ class Load:
     """Processes that follow each other under load, and what they say."""
 
     def __init__(self, at: Path, count: int, seed: int) -> None:
-        self._directory = at / "runs"
+        self.directory = at / "runs"
         self._ledger = at / "ledger"
         self._ledger.touch()
         self._count = count
         self._dice = random.Random(seed)
 
-    def start(self) -> subprocess.Popen[str]:
-        """Start one."""
-        command = [sys.executable, "-m", "tests.power.load", str(self._directory), str(self._ledger), str(self._count)]
-        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    def start(self, ledger: Path | None = None) -> subprocess.Popen[str]:
+        """Start one; it waits for the end of its input."""
+        command = [sys.executable, "-m", "tests.power.load", str(self.directory), str(ledger or self._ledger)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [*command, str(self._count)], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
 
     def kill_one(self) -> None:
         """Start one, and kill it when it has done about a share of the work."""
         share = self._count * BYTES_PER_RUN // (KILLS + 1)
         target = self._ledger.stat().st_size + self._dice.randrange(share)
         process = self.start()
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
         while self._ledger.stat().st_size < target and process.poll() is None:
             time.sleep(0.002)
         time.sleep(self._dice.random() * 0.003)
@@ -66,6 +75,7 @@ class Load:
         tidings, effects = Tidings(), collections.Counter[tuple[str, str]]()
         for line in self._ledger.read_bytes().splitlines():
             note = json.loads(line)
+            assert note["what"] != "refused", "a process that was alone was refused"
             if note["what"] == "effect":
                 effects[note["key"], note["effect"]] += 1
             else:
@@ -73,20 +83,16 @@ class Load:
         twice = [each for each, count in effects.items() if count > 1 and each[1] in NEVER]
         assert not twice, f"happened twice: {twice}"
         ended = 0
-        async with JsonlRunStore(self._directory) as store:
+        async with JsonlRunStore(self.directory) as store:
             for number in range(self._count):
                 key = key_of(number)
-                told = tidings.logs.get(str(path_of(self._directory, key)))
+                told = tidings.logs.get(str(path_of(self.directory, key)))
                 found = await read_log(store, key)
                 if told is not None:
                     problem = told.verdict(found, at_least=told.done)
                     assert problem is None, f"{key}: {problem}"
                 ended += isinstance(found, tuple) and bool(found) and isinstance(found[-1], RunFinished)
         return ended
-
-
-NEVER: Final = ("000003-action", f"{STEPS:06d}-action")
-"""The actions that must not happen twice: `write` and `submit`."""
 
 
 def eight_kills(at: Path, count: int, seed: int) -> None:
