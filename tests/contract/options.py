@@ -60,7 +60,7 @@ def load_options(config: pytest.Config) -> None:
     """
     values = {option: config.getoption(option.name) for option in OPTIONS}
     config.stash[_CHOSEN] = {
-        option.name: (value, _loaded(option, value)) for option, value in values.items() if value is not None
+        option.name: (value, load(option, value)) for option, value in values.items() if value is not None
     }
 
 
@@ -69,7 +69,12 @@ def chosen(config: pytest.Config) -> dict[str, tuple[str, object]]:
     return config.stash[_CHOSEN]
 
 
-def _loaded(option: Option, value: str) -> object:
+def load(option: Option, value: str) -> object:
+    """What an option's value leads to: the case, or the store's factory.
+
+    Raises:
+        pytest.UsageError: saying what is wrong with the value.
+    """
     factory = _callable(option, value)
     if option.case is None:
         return factory
