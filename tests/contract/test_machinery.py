@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from polyloop.types import StopReason
+from tests.contract.cases import Maker
 from tests.contract.implementations import Implementation
 from tests.contract.promises import Promise, PromiseBroken, Suite, Unchecked, cut_short, demand, given, opened
 from tests.contract.records import a_run, difference, ended, started
@@ -97,8 +98,8 @@ async def test_a_context_manager_is_entered_and_anything_else_is_used() -> None:
     async def entered() -> AsyncIterator[str]:
         yield "inside"
 
-    manager: AbstractAsyncContextManager[str] = entered()
-    async with opened(manager, "thing") as thing:
+    make: Maker[str] = entered
+    async with opened(make(), "thing") as thing:
         assert thing == "inside"
     async with opened("plain", "thing") as thing:
         assert thing == "plain"
