@@ -12,10 +12,11 @@ from tests.contract.cases import StoreCase
 from tests.contract.right_store import BatchingStore, DeferringStore, DictStore, Medium
 from tests.contract.store_suite import PROMISES
 from tests.contract.zoo import Wrong, broken_promises, judge, never_caught, unknown_names
-from tests.contract.zoo_stores import STORES
-from tests.contract.zoo_stores_at_once import AT_ONCE
+from tests.contract.zoo_stores_at_once import AT_ONCE_STORES
+from tests.contract.zoo_stores_positions import POSITION_STORES
+from tests.contract.zoo_stores_values import VALUE_STORES
 
-ZOO = (*STORES.inmates, *AT_ONCE.inmates)
+ZOO = (*VALUE_STORES.inmates, *POSITION_STORES.inmates, *AT_ONCE_STORES.inmates)
 
 
 async def broken_by(make: Callable[[Medium], RunStore], folder: Path, patience_s: float) -> dict[str, str]:

@@ -19,10 +19,10 @@ from polyloop.types import (
 from tests.contract.promises import turns
 from tests.contract.right_store import BatchingStore, DeferringStore, DictStore, Medium
 from tests.contract.zoo import Zoo
-from tests.contract.zoo_stores import CANCELLATION, EVERYTHING, KEYS, OBJECTS, REFUSALS, VALUES
+from tests.contract.zoo_groups import CANCELLATION, EVERYTHING, KEYS, OBJECTS, REFUSALS, VALUES
 
-AT_ONCE = Zoo[Callable[[Medium], DictStore]]()
-wrong = AT_ONCE.breaks
+AT_ONCE_STORES = Zoo[Callable[[Medium], DictStore]]()
+wrong = AT_ONCE_STORES.breaks
 
 
 # ------------------------------------------------------------------------------- ordered appends and barriers
