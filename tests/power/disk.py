@@ -190,8 +190,7 @@ class OpenSectors:
 
     def sizes(self) -> list[int]:
         """Where the file may end: the ends of sectors and lines, and the bytes around them."""
-        ends = {*self.lengths, *range(self.shortest, self.longest, SECTOR)}
-        ends.update(range(self.shortest - self.shortest % SECTOR, self.longest, SECTOR))
+        ends = {*self.lengths, *range(0, self.longest, SECTOR)}
         ends.update(found.end() for found in re.finditer(rb"\n", self._data))
         near = {end + by for end in ends for by in (-1, 0, 1)}
         return sorted(size for size in near if self.shortest <= size <= self.longest)

@@ -1,4 +1,4 @@
-"""Operating systems that write half a line, leave out a sync, or are the last thing that a process sees."""
+"""Operating systems that write half a line, leave out a sync or a lock, or are the last thing that a process sees."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ class TearingOs(KnowingOs):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skipped:
-    """A sync to be left out."""
+    """What is to be left out."""
 
     what: str
-    """`barrier`: of a file behind a write. `tail`: of a file that was cut. `directory`: of a directory."""
+    """`barrier`: of a file behind a write. `tail`: of a file that was cut. `directory`: of a directory. Or, instead of
+    a sync, `lock`: a lock of a file."""
     path: str
     """Of this file or directory."""
     number: int
@@ -64,7 +65,7 @@ class Skipped:
 
 
 class SkippingOs(KnowingOs):
-    """A store on this leaves out one sync, and believes that it made it."""
+    """A store on this leaves out one sync or lock, and believes that it made it."""
 
     def __init__(self, skipped: Skipped) -> None:
         super().__init__()
@@ -86,6 +87,9 @@ class SkippingOs(KnowingOs):
     def fsync(self, fd: int) -> None:
         if not self._skip("directory", fd):
             super().fsync(fd)
+
+    def flock(self, fd: int, *, shared: bool) -> bool:
+        return (not shared and self._skip("lock", fd)) or super().flock(fd, shared=shared)
 
     def _skip(self, what: str, fd: int) -> bool:
         if (what, self.paths[fd]) != (self._skipped.what, self._skipped.path):

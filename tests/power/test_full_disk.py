@@ -51,15 +51,20 @@ def mount_ext4(at: Path, image: Path) -> str | None:
     return made or run_as_root("mount", "-o", "loop", str(image), str(at))
 
 
+def refuse(problem: str) -> None:
+    """Skip the test, or fail it if it is demanded."""
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{problem}, and {REQUIRE}=1 demands a file system of its own")
+    pytest.skip(f"{problem}; {REQUIRE}=1 makes this a failure")
+
+
 @pytest.fixture(params=[mount_tmpfs, mount_ext4], ids=["tmpfs", "ext4"])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     at = tmp_path / "disk"
     at.mkdir()
     problem = "only root may mount file systems" if os.geteuid() else request.param(at, tmp_path / "image")
     if problem is not None:
-        if os.environ.get(REQUIRE) == "1":
-            pytest.fail(f"{problem}, and {REQUIRE}=1 demands a file system of its own")
-        pytest.skip(f"{problem}; {REQUIRE}=1 makes this a failure")
+        refuse(problem)
     try:
         yield at
     finally:

@@ -47,6 +47,11 @@ def test_a_store_that_leaves_out_one_sync_is_found(
     find(what, key, number, expected, tmp_path)
 
 
+def test_a_store_that_does_not_lock_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="changed by one who has not locked it"):
+        find("lock", LONG_RUN, 3, "", tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "key", "number", "expected"), MORE_SKIPPED)
 def test_a_store_that_leaves_out_any_one_sync_is_found(
