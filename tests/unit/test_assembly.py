@@ -117,7 +117,9 @@ async def test_history_is_append_only() -> None:
 @pytest.mark.parametrize(
     "template", ["{observation}", "<{observation}>", "{} {0} {observation} {x!r:>9}", "{{observation}}"]
 )
-@pytest.mark.parametrize("text", ["{observation}", "{0}", "{", "}}{{", "%s \\1 \\g<0>", "{observation.__class__}", ""])
+@pytest.mark.parametrize(
+    "text", ["{observation}", "a{observation}b", "{0}", "{", "}}{{", "%s \\1 \\g<0>", "{observation.__class__}", ""]
+)
 async def test_an_observation_is_put_into_the_template_literally(template: str, text: str) -> None:
     made = dataclasses.replace(
         request(),
