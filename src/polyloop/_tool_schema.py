@@ -22,7 +22,7 @@ from polyloop.types._json import copy_object
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
-    from referencing._core import Resolved, Resolver  # what their public functions take and return
+    from referencing._core import Resolver  # what its public functions take and return
 
 MAX_LINE_CHARS = 500
 """How long a reason may be: it is read by models, and echoes what they sent."""
@@ -248,13 +248,8 @@ class _Reference(NamedTuple):
     resolver: Resolver[Any]
 
     def resolved(self) -> tuple[JSONValue, Resolver[Any]]:
-        from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415 - imported at the first schema
-
         try:
-            if self.keyword == "$recursiveRef":
-                found: Resolved[Any] = lookup_recursive_ref(self.resolver)
-            else:
-                found = self.resolver.lookup(str(self.schema[self.keyword]))
+            found = self.resolver.lookup(str(self.schema[self.keyword]))
         except Exception as error:
             problem = f"{self.schema[self.keyword]!r} does not resolve within the schema, and nothing is fetched"
             raise InvalidRequest(self.where, one_line(f"{problem}: {type(error).__name__}")) from error
