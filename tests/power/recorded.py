@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.power.check import Bounds, Loss, Reader, Walk, put
 from tests.power.disk import Disk
 from tests.power.hand_made import path_of
 from tests.power.ledger import Tidings
-from tests.power.trace import Event
+from tests.power.trace import Event, Gone
 
 ROOT: Final = Path(__file__).parents[2]
 """Where recorded processes run."""
@@ -51,8 +52,12 @@ class Recording:
         trace.record(command, self._trace, cwd=ROOT, status=status)
 
     def events(self) -> list[Event]:
-        """All that was recorded."""
-        return trace.parse(self._trace.read_text("ascii"))
+        """All that was recorded of the disk and the ledger."""
+        events = trace.parse(self._trace.read_text("ascii"))
+        return [event for event in events if isinstance(event, Gone) or any(map(self._concerns, event.call.paths()))]
+
+    def _concerns(self, path: str) -> bool:
+        return self._disk.holds(path) or path == os.path.realpath(self._ledger)
 
     async def walk(self, events: Sequence[Event], bounds: Bounds) -> Walk:
         """Walk along what was recorded, and look at what a power loss may leave at each place."""
