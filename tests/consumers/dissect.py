@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeAlias, cast
 
 from polyloop.ports import ActionExecutor, RunStore
@@ -74,7 +75,7 @@ class Dissect:
         return self.request(item, Episode(item.goal)).key
 
 
-async def old_trajectory(client: LedgerClient, item: Item) -> Trajectory:
+async def old_trajectory(client: LedgerClient, item: Item, ledger: Path | None = None) -> Trajectory:
     """The rollout as the old loop has it, in a session of its own."""
-    async with Episode(item.goal) as episode:
+    async with Episode(item.goal, ledger) as episode:
         return await OldLoop(client, episode, item.kind.limits, item.dimensions).run(item.head)

@@ -228,3 +228,24 @@ KINDS: Final = (
 
 ITEMS: Final = [Item(kind, number) for number in range(10) for kind in KINDS]
 """Two hundred."""
+
+WALK: Final = Kind(
+    name="walks",
+    stop_reason="task_completed",
+    steps=6,
+    says=lambda n: (
+        python(f"note('<item>#0'); x = {n}; print(x)"),
+        python("note('<item>#1'); x = x + 100; print(<seen>, x)"),
+        _PROSE,
+        python("note('<item>#3'); x = x + 100; print(<seen>, x)"),
+        python("note('<item>#4'); print(<seen>, x)"),
+        python("note('<item>#5'); answer = x - 200; print(answer)"),
+    ),
+)
+"""What it does hangs together: in a session that lacks a variable it would go another way."""
+
+ENDLESS: Final = dataclasses.replace(
+    WALK, name="works for ever", says=lambda n: (*WALK.says(n)[:3], python("while True: note('<item>#3')"))
+)
+
+WALKS: Final = [Item(WALK, number) for number in range(12)]
