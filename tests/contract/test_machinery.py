@@ -174,7 +174,7 @@ def test_a_difference_names_its_place() -> None:
 
 async def test_a_zoo_demands_the_right_promise_and_no_other() -> None:
     promises = (a_promise(kept), a_promise(broken), a_promise(raises))
-    failed = await broken_promises(promises, lambda _: 1, patience_s=1.0)
+    failed = await broken_promises(promises, lambda _: 1, None)
     assert set(failed) == {"broken", "raises"}
 
     def wrong(caught_by: set[str], besides: set[str]) -> Wrong[int]:

@@ -12,12 +12,12 @@ ZOO = tuple(EXECUTORS.inmates)
 
 
 async def test_a_right_executor_keeps_every_promise() -> None:
-    assert await broken_promises(PROMISES, lambda _: case_of(BoxExecutor), patience_s=20.0) == {}
+    assert await broken_promises(PROMISES, lambda _: case_of(BoxExecutor), None) == {}
 
 
 @pytest.mark.parametrize("wrong", ZOO, ids=str)
 async def test_a_wrong_executor_is_caught(wrong: Wrong[type[BoxExecutor]]) -> None:
-    judge(wrong, await broken_promises(PROMISES, lambda _: case_of(wrong.make), patience_s=wrong.patience_s))
+    judge(wrong, await broken_promises(PROMISES, lambda _: case_of(wrong.make), wrong))
 
 
 def test_every_promise_has_an_executor_that_breaks_it() -> None:

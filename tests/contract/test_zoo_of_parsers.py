@@ -12,12 +12,12 @@ ZOO = tuple(PARSERS.inmates)
 
 
 async def test_a_right_parser_keeps_every_promise() -> None:
-    assert await broken_promises(PROMISES, lambda _: case_of(LineParser), patience_s=20.0) == {}
+    assert await broken_promises(PROMISES, lambda _: case_of(LineParser), None) == {}
 
 
 @pytest.mark.parametrize("wrong", ZOO, ids=str)
 async def test_a_wrong_parser_is_caught(wrong: Wrong[type[LineParser]]) -> None:
-    judge(wrong, await broken_promises(PROMISES, lambda _: case_of(wrong.make), patience_s=wrong.patience_s))
+    judge(wrong, await broken_promises(PROMISES, lambda _: case_of(wrong.make), wrong))
 
 
 def test_every_promise_has_a_parser_that_breaks_it() -> None:

@@ -19,23 +19,25 @@ from tests.contract.zoo_stores_values import VALUE_STORES
 ZOO = (*VALUE_STORES.inmates, *POSITION_STORES.inmates, *AT_ONCE_STORES.inmates)
 
 
-async def broken_by(make: Callable[[Medium], RunStore], folder: Path, patience_s: float) -> dict[str, str]:
+async def broken_by(
+    make: Callable[[Medium], RunStore], folder: Path, wrong: Wrong[Callable[[Medium], RunStore]] | None
+) -> dict[str, str]:
     def subject(name: str) -> StoreCase:
         # A medium for each promise: it lives as long as the case, and the folder has no part in it.
         medium = Medium()
         return StoreCase(make=lambda _: make(medium), path=folder / name)
 
-    return await broken_promises(PROMISES, subject, patience_s=patience_s)
+    return await broken_promises(PROMISES, subject, wrong)
 
 
 @pytest.mark.parametrize("right", [DictStore, DeferringStore, BatchingStore])
 async def test_a_right_store_keeps_every_promise(right: type[DictStore], tmp_path: Path) -> None:
-    assert await broken_by(right, tmp_path, 20.0) == {}
+    assert await broken_by(right, tmp_path, None) == {}
 
 
 @pytest.mark.parametrize("wrong", ZOO, ids=str)
 async def test_a_wrong_store_is_caught(wrong: Wrong[Callable[[Medium], RunStore]], tmp_path: Path) -> None:
-    judge(wrong, await broken_by(wrong.make, tmp_path, wrong.patience_s))
+    judge(wrong, await broken_by(wrong.make, tmp_path, wrong))
 
 
 def test_every_promise_has_a_store_that_breaks_it() -> None:

@@ -12,12 +12,12 @@ ZOO = tuple(SINKS.inmates)
 
 
 async def test_a_right_sink_keeps_every_promise() -> None:
-    assert await broken_promises(PROMISES, lambda _: case_of(ListSink), patience_s=20.0) == {}
+    assert await broken_promises(PROMISES, lambda _: case_of(ListSink), None) == {}
 
 
 @pytest.mark.parametrize("wrong", ZOO, ids=str)
 async def test_a_wrong_sink_is_caught(wrong: Wrong[type[ListSink]]) -> None:
-    judge(wrong, await broken_promises(PROMISES, lambda _: case_of(wrong.make), patience_s=wrong.patience_s))
+    judge(wrong, await broken_promises(PROMISES, lambda _: case_of(wrong.make), wrong))
 
 
 def test_every_promise_has_a_sink_that_breaks_it() -> None:

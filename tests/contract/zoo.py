@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from tests.contract.promises import Promise, PromiseBroken, Unchecked
+from tests.contract.promises import PATIENCE_S, Promise, PromiseBroken, Unchecked
 
 SubjectT = TypeVar("SubjectT")
 MakerT = TypeVar("MakerT")
@@ -29,7 +29,7 @@ class Wrong(Generic[MakerT]):
     besides: frozenset[str]
     """Promises that may fail with them, for the same fault; no further one may."""
     patience_s: float
-    """How long to wait for a check. Short for an adapter whose fault is to hang."""
+    """How long to wait for a check that must fail. Short for an adapter whose fault is to hang."""
 
     def __str__(self) -> str:
         return getattr(self.make, "__name__", self.fault)
@@ -42,7 +42,7 @@ class Zoo(Generic[MakerT]):
         self.inmates: list[Wrong[MakerT]] = []
 
     def breaks(
-        self, *promises: str, besides: frozenset[str] = frozenset(), patience_s: float = 20.0
+        self, *promises: str, besides: frozenset[str] = frozenset(), patience_s: float = PATIENCE_S
     ) -> Callable[[MakerT], MakerT]:
         """Put a class or function in: its docstring is the fault, the names are the promises that it breaks."""
 
@@ -58,12 +58,13 @@ class Zoo(Generic[MakerT]):
 
 
 async def broken_promises(
-    promises: Sequence[Promise[SubjectT]], subject: Callable[[str], SubjectT], *, patience_s: float
+    promises: Sequence[Promise[SubjectT]], subject: Callable[[str], SubjectT], wrong: Wrong[MakerT] | None
 ) -> dict[str, str]:
     """The promises that a subject breaks, with the message of each. Each has a subject of its own."""
     broken: dict[str, str] = {}
     for promise in promises:
         try:
+            patience_s = wrong.patience_s if wrong is not None and promise.name in wrong.caught_by else PATIENCE_S
             await promise.verify(subject(promise.name), patience_s=patience_s)
         except PromiseBroken as failure:
             broken[promise.name] = str(failure)

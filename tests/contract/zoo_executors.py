@@ -546,8 +546,8 @@ class LeavesATimer(BoxExecutor):
     """Leaves work to a timer that a cancellation does not stop."""
 
     async def wait(self) -> None:
-        for after in range(1, 40):
-            asyncio.get_running_loop().call_later(after * 0.001, self.took_effect)
+        for after in range(1, 50):
+            asyncio.get_running_loop().call_later(after * 0.02, self.took_effect)
         await super().wait()
 
 
@@ -575,7 +575,7 @@ class BlocksTheLoop(BoxExecutor):
 
     async def execute(self, action: Action, /) -> ActionOutcome:
         self.calls += 1
-        if self.calls == 2 and action.tool_name == "look" and self.state == "works":
+        if 2 <= self.calls <= 5 and action.tool_name == "look" and self.state == "works":
             time.sleep(0.15)  # noqa: ASYNC251 - the fault itself
             self.took_effect()
             return dataclasses.replace(self.outcome(ActionStatus.EXECUTED, f"the box holds {self.holds}"))

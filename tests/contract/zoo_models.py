@@ -408,7 +408,7 @@ class BlocksTheLoop(EchoModel):
 
     async def call(self, call: ModelCall, /) -> ModelReply:
         self.calls += 1
-        if self.calls == 2 and self.endpoint == "answers":
+        if 2 <= self.calls <= 5 and self.endpoint == "answers":
             time.sleep(0.15)  # noqa: ASYNC251 - the fault itself
             return answer(call)
         return await super().call(call)

@@ -104,7 +104,7 @@ class AcknowledgesFirst(DictStore):
 
     def write(self, key: str, record: Record, data: bytes) -> None:
         self.later.setdefault(key, []).append(data)
-        asyncio.get_running_loop().call_later(0.01, self.land, key)
+        asyncio.get_running_loop().call_later(0.05, self.land, key)
 
     def land(self, key: str) -> None:
         """Write what is due."""
