@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -93,7 +94,10 @@ async def test_a_thread_that_cannot_be_started_is_an_error_and_not_a_hang(
         await append(store, KEY, STORY[0])
 
 
-FORKED = """
+# Later Pythons warn of a fork beside threads, which is what these tests are about.
+PYTHON: Final = (sys.executable, "-W", "ignore::DeprecationWarning", "-c")
+
+FORKED: Final = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from polyloop.stores.jsonl import JsonlRunStore
@@ -140,12 +144,12 @@ asyncio.run(main())
 def test_a_forked_process_does_not_share_the_store_of_its_parent_but_may_enter_it_anew(tmp_path: Path) -> None:
     """Its threads are not there, so a call would never end; its open files would be unlocked together."""
     ended = subprocess.run(
-        [sys.executable, "-c", FORKED, str(tmp_path)], cwd=ROOT, timeout=30, capture_output=True, text=True, check=False
+        [*PYTHON, FORKED, str(tmp_path)], cwd=ROOT, timeout=30, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-KILLED_PARENT = """
+KILLED_PARENT: Final = """
 import asyncio, os, signal, sys, time
 from polyloop.stores.jsonl import JsonlRunStore
 from polyloop.stores.jsonl.files import Os
@@ -186,7 +190,7 @@ def test_a_lock_does_not_outlive_a_killed_process_in_its_forked_children(
 ) -> None:
     """A lock belongs to the open file, which a fork shares: until the last such child ends nobody could resume."""
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED_PARENT, str(tmp_path)], cwd=ROOT, timeout=30, capture_output=True, check=False
+        [*PYTHON, KILLED_PARENT, str(tmp_path)], cwd=ROOT, timeout=30, capture_output=True, check=False
     )
     monkeypatch.setattr(files, "LOCK_WAIT_S", 0.5)
 

@@ -36,7 +36,7 @@ def find(what: str, key: str, number: int, expected: str, at: Path) -> None:
     if key in TORN:
         recording.record("begin", key, status=KILLED)
     recording.record("resume", key, "--skip", what, key, str(number))
-    walk = asyncio.run(recording.walk(recording.events(), Bounds(seed=1, states=200)))
+    walk = asyncio.run(recording.walk(recording.events(), Bounds(seed=1, states=80)))
     assert any(expected in each for each in walk.broken), walk.broken
 
 
