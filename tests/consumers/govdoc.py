@@ -7,12 +7,14 @@ has a folder, progress and audit that may be down.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, cast
+from urllib.parse import quote, unquote
 
 from examples import parsers
 from examples.shell import Shell
@@ -21,7 +23,6 @@ from polyloop.session import AgentDefinition, RunRequest
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.tools import ToolRegistry, current_action
 from polyloop.types import ActionEnded, ChatMessage, JSONValue, RunResult
-from tests.consumers.harness import append_line
 from tests.consumers.pages import Page
 
 PHASES: Final = ("explore", "review", "summarize")
@@ -140,9 +141,10 @@ class Documents:
         folder = await self._begin("submit")
         if not findings:
             return "there are no findings"
-        submitted = folder / "submitted"
-        if idempotency_key not in stored(submitted):
-            append_line(submitted, json.dumps([idempotency_key, list(findings)]))
+        path = folder / "submitted" / quote(idempotency_key, safe="")
+        path.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError), path.open("x") as file:
+            json.dump(list(findings), file)
         await self.hook(f"{current_action().key} submitted")
         return None
 
@@ -167,15 +169,9 @@ class Documents:
         return path.read_text().splitlines() if path.exists() else []
 
     def submitted(self, key: str) -> dict[str, list[str]]:
-        """What a tenant has submitted."""
-        return stored(self.folder(key) / "submitted")
-
-
-def stored(path: Path) -> dict[str, list[str]]:
-    """The lines of a file of submissions; two of one name would be an error."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    assert len({key for key, _ in lines}) == len(lines)
-    return dict(lines)
+        """What a tenant has submitted, by its idempotency key."""
+        paths = sorted((self.folder(key) / "submitted").glob("*"))
+        return {unquote(path.name): json.loads(path.read_text()) for path in paths}
 
 
 # ---------------------------------------------------------------------------------------- govdoc.progress
