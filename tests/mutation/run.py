@@ -26,6 +26,7 @@ MODULES = {
         "tests/recovery/test_table.py",
         "tests/recovery/test_grammar.py",
         "tests/recovery/test_identity.py",
+        "tests/recovery/test_words.py",
     ],
     "src/polyloop/serialization.py": ["tests/unit/test_serialization.py"],
 }

@@ -234,7 +234,7 @@ def _second_result(record: Record, result: EffectCompleted) -> CorruptRunLog:
 def _untimely(record: Record) -> CorruptRunLog:
     match record:
         case EffectIntended():
-            reason, what = CorruptionReason.INTENT_WITHOUT_TURN, f"an intent for a {record.kind.value}"
+            reason, what = CorruptionReason.INTENT_WITHOUT_TURN, f"an intent ({record.kind.value})"
         case EffectCompleted():
             reason, what = CorruptionReason.RESULT_WITHOUT_INTENT, "a result"
         case _:
