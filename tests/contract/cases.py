@@ -1,8 +1,9 @@
 """What an adapter's author hands to a suite.
 
 A run store needs no case: its factory takes a folder and gives a store, `(tmp_path) -> RunStore | async context
-manager`. Called twice with the same folder it must open the same logs twice. A store that keeps its logs in the
-object says so with `kept_in_memory`, and is not asked what it cannot promise.
+manager`. Each promise has a folder of its own, empty at first; a store that keeps its logs elsewhere (a server)
+makes a name of the folder's path. Called twice with the same folder the factory must open the same logs twice. A store
+that keeps its logs in the object says so with `kept_in_memory`, and is not asked what it cannot promise.
 
 For the other ports an option names a function without arguments that returns one of the cases below::
 
