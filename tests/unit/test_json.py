@@ -168,7 +168,7 @@ def test_an_integer_may_have_640_digits() -> None:
 
 def test_containers_may_be_nested_100_deep_and_no_deeper() -> None:
     assert MAX_DEPTH == 100
-    assert copy_json(nested(100), "x") == nested(100)
+    assert copy_json(nested(100), "x") == copy_object(nested(100), "x") == nested(100)
     for too_deep in (nested(101), [nested(100)], nested(5000), SELF_CONTAINING):
         with pytest.raises(InvalidRequest) as refused:
             copy_json(too_deep, "x")
@@ -197,16 +197,13 @@ def test_copies_of_objects_are_plain_dicts(value: dict[str, JSONValue]) -> None:
 
 
 def test_a_path_of_any_length_is_named_by_its_first_200_characters() -> None:
-    for key, field in (
-        ("k" * 198, f"x.{'k' * 198}"),
-        ("k" * 199, f"x.{'k' * 198}..."),
-        ("k" * 10**6, f"x.{'k' * 198}..."),
-    ):
-        for wrong in (b"", math.nan, 10**MAX_DIGITS, {1: 1}, nested(100)):
+    whole, cut = f"x.{'k' * 198}", f"x.{'k' * 198}..."
+    not_json: tuple[Any, ...] = (b"", math.nan, 10**MAX_DIGITS, {1: 1})
+    for key, field in (("k" * 198, whole), ("k" * 199, cut), ("k" * 10**6, cut)):
+        for wrong in not_json:
             with pytest.raises(InvalidRequest) as refused:
                 copy_json({key: wrong}, "x")
-            assert refused.value.field.startswith(field)
-            assert len(refused.value.field) <= 203
+            assert refused.value.field == field
 
 
 def test_a_refusal_tells_types_and_not_values() -> None:
