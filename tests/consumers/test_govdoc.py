@@ -25,7 +25,7 @@ from polyloop.types import (
     StopReason,
 )
 from tests.consumers import clock
-from tests.consumers.govdoc import PHASES, GovDoc, undisturbed
+from tests.consumers.govdoc import PHASES, GovDoc, Transient, undisturbed
 from tests.family import timeless
 
 LIMIT_S: Final = 30.0
@@ -106,6 +106,42 @@ async def test_a_changed_document_needs_a_revision_of_its_own(tmp_path: Path) ->
     assert {each.path.partition("[")[0] for each in refused.value.differences} == {"item_segments"}
     assert await service.definition.resume(request) == first
     assert (await service.definition.run(service.request("alba", "explore", "r2"))).stop_reason is first.stop_reason
+
+
+# --- the gateway
+
+
+class Busy:
+    """A gateway that asks to try again so many times, and whose time passes at once."""
+
+    def __init__(self, times: int) -> None:
+        self.asked = 0
+        self._times = times
+
+    async def __call__(self, point: str) -> None:
+        self.asked += 1
+        if self.asked <= self._times:
+            # In the next turn of the loop, when the backoff has begun.
+            asyncio.get_running_loop().call_soon(clock.jump, 41)
+            raise Transient("too many requests")
+
+
+@pytest.mark.parametrize(("times", "stop_reason"), [(2, "agent_finished"), (3, "llm_error")])
+def test_the_gateways_retries_are_one_model_call(tmp_path: Path, times: int, stop_reason: str) -> None:
+    async def reviewed() -> None:
+        busy = Busy(times)
+        service = GovDoc(EphemeralRunStore(), tmp_path, in_model=busy)
+        result = await service.definition.run(service.request("alba", "explore"))
+        assert result.stop_reason == stop_reason
+        assert result.usage.model_calls == len(result.steps) == (3 if times == 2 else 1)
+        assert busy.asked == result.usage.model_calls + 2
+        assert result.detail == (None if times == 2 else "Transient: too many requests")
+
+    clock.run(reviewed())
+
+
+def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
+    assert GovDoc(EphemeralRunStore(), tmp_path).page.unused == set()
 
 
 # --- progress and audit
