@@ -248,10 +248,14 @@ class _Reference(NamedTuple):
     resolver: Resolver[Any]
 
     def resolved(self) -> tuple[JSONValue, Resolver[Any]]:
+        named = self.schema[self.keyword]
+        if self.keyword == "$recursiveRef" and named != "#":
+            # The validator would take it for "#", whatever it says.
+            raise InvalidRequest(self.where, 'must be "#": no other reference of this kind is defined')
         try:
-            found = self.resolver.lookup(str(self.schema[self.keyword]))
+            found = self.resolver.lookup(str(named))
         except Exception as error:
-            problem = f"{self.schema[self.keyword]!r} does not resolve within the schema, and nothing is fetched"
+            problem = f"{named!r} does not resolve within the schema, and nothing is fetched"
             raise InvalidRequest(self.where, one_line(f"{problem}: {type(error).__name__}")) from error
         return found.contents, found.resolver
 

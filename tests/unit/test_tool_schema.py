@@ -150,6 +150,8 @@ UNSOUND: list[tuple[str, dict[str, Any]]] = [
     ("", {"$schema": DRAFT.format(7), "dependencies": {"a": {"$ref": "#"}, "b": ["a"]}}),
     ("", {"$dynamicAnchor": "x", "$dynamicRef": "#x"}),
     ("", {"$schema": DRAFT_2019, "$recursiveRef": "#"}),
+    ("$recursiveRef", {"$schema": DRAFT_2019, "$recursiveRef": DRAFT_2019}),
+    ("items.$recursiveRef", {"$schema": DRAFT_2019, "items": {"$recursiveRef": "#/$defs/a"}, "$defs": {"a": {}}}),
     ("$defs.a", {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}}),
     ("properties.a", {"properties": {"a": {"anyOf": [{"not": {"$ref": "#/properties/a"}}]}}}),
     ("mine", {"$ref": "#/mine", "mine": {"$ref": "#/mine"}}),

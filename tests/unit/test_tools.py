@@ -183,6 +183,7 @@ def test_a_spec_is_frozen_and_takes_keywords_only() -> None:
     assert inspect.signature(ToolSpec).parameters["name"].kind is inspect.Parameter.KEYWORD_ONLY
     with pytest.raises(dataclasses.FrozenInstanceError):
         tool().name = "other"  # type: ignore[misc] # that is what is tried
+    assert not hasattr(tool(), "__dict__")
 
 
 def test_a_spec_can_be_replaced_field_by_field() -> None:
