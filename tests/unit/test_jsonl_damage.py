@@ -57,6 +57,7 @@ def line_at(log: WrittenLog, position: int) -> int:
 def check_refused(result: int | CorruptRunLog, log: WrittenLog, line: int, why: str) -> None:
     assert isinstance(result, CorruptRunLog), why
     assert (result.line, result.offset) == (line + 1, log.offsets[line]), why
+    assert result.seq == line, why
 
 
 # ---------------------------------------------------------------- sound files
@@ -81,6 +82,12 @@ def test_what_is_behind_the_last_barrier_that_was_followed_counts_as_not_yet_dur
     log = written(OPEN[:count])
     followed = [0, *(log.offsets[index + 1] for index in range(count - 1) if is_barrier(OPEN[index]))]
     assert read(log.data).durable == followed[-1]
+
+
+def test_a_barrier_that_is_followed_by_a_torn_line_counts_as_durable() -> None:
+    log = written(OPEN)
+    assert read(log.data[: log.offsets[4] + 9]).durable == log.offsets[4]
+    assert read(log.data[: log.offsets[3] + 9]).durable == log.offsets[2]
 
 
 def test_what_a_line_says_of_durability_is_believed() -> None:
@@ -465,4 +472,9 @@ def test_the_position_behind_a_torn_line_must_go_on() -> None:
         assert (result == 2) is kept, seq
         if not kept:
             assert isinstance(result, CorruptRunLog)
-            assert result.reason is CorruptionReason.WRONG_POSITION
+            assert (result.reason, result.line, result.seq) == (CorruptionReason.WRONG_POSITION, 4, None)
+        doubled = check_prefix(
+            log.data + torn + lines.write(encode(stepped(9)), log.offsets[2], first=False) + line, records
+        )
+        assert isinstance(doubled, CorruptRunLog)
+        assert (doubled.reason, doubled.line) == (CorruptionReason.WRONG_POSITION, 5)

@@ -222,6 +222,9 @@ async def test_a_blocked_key_keeps_no_frames_alive_and_each_caller_gets_an_error
             raised.append(failed.value)
         assert len({id(each) for each in raised}) == 3
         assert {(each.errno, each.strerror) for each in raised} == {(errno.ENOSPC, "planted")}
+        assert store._pool is not None
+        kept = [run.failure for runs in store._pool.workers() for run in runs._runs.values() if run.failure]
+        assert [each.__traceback__ for each in kept] == [None]
 
 
 async def test_a_fault_of_one_run_is_nothing_to_the_others(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -366,8 +367,40 @@ async def test_a_directory_that_is_gone_is_an_error_and_not_an_empty_log(tmp_pat
         directory.rmdir()
         with pytest.raises(FileNotFoundError):
             await store.read_log(KEY)
-        with pytest.raises(FileNotFoundError):
-            await append(store, KEY, started())
+        for record in (started(), model_intent(1)):
+            with pytest.raises(FileNotFoundError):
+                await append(store, KEY, record)
+
+
+async def test_leaving_says_so_if_the_directory_of_un_synced_records_is_gone(tmp_path: Path) -> None:
+    directory = tmp_path / "runs"
+
+    async def use() -> None:
+        async with JsonlRunStore(directory) as store:
+            await write(store, story(1))
+            directory.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(FileNotFoundError):
+        await use()
+
+
+async def test_a_log_that_was_moved_away_is_not_written_on(tmp_path: Path) -> None:
+    """Nor one that another was moved over, though it is as long."""
+    async with JsonlRunStore(tmp_path) as store:
+        await write(store, story(1)[:3])
+        path = path_of(tmp_path)
+        moved = path.rename(tmp_path / "moved")
+        before = moved.read_bytes()
+        with pytest.raises(RunConflict):
+            await append(store, KEY, story(1)[3])
+        path.write_bytes(before)
+        assert (await store.read_log(KEY)).next_seq == 3
+        (tmp_path / "copy").write_bytes(before)
+        (tmp_path / "copy").rename(path)
+        await append(store, KEY, story(1)[3])
+        assert path.read_bytes().startswith(before)
+        assert moved.read_bytes() == before
+        assert list((await store.read_log(KEY)).records()) == story(1)[:4]
 
 
 async def test_a_log_that_was_deleted_is_an_empty_one_and_leaving_does_not_mind(tmp_path: Path) -> None:
@@ -462,6 +495,19 @@ async def test_open_files_are_bounded_and_evicting_one_does_not_have_it_read_aga
         assert len(path_of(tmp_path, runs[0]).read_bytes()) == len(log.data) + len(runs[0]) - len(KEY)
 
 
+async def test_the_file_that_was_used_longest_ago_is_the_one_to_be_closed(tmp_path: Path) -> None:
+    store, system = faulty_store(tmp_path)
+    neighbours = (RunKey(f"run {number}") for number in itertools.count())
+    async with store:
+        await append(store, KEY, started())
+        for seq in range(1, 2 * OPEN_FILES_PER_THREAD):
+            neighbour = next(key for key in neighbours if hash(key) % THREADS == hash(KEY) % THREADS)
+            await append(store, neighbour, started())
+            system.reset()
+            await append(store, KEY, stepped(seq))
+            assert system.count("open") == 0, seq
+
+
 async def test_records_whose_file_was_closed_un_synced_are_written_again_before_the_next_sync(tmp_path: Path) -> None:
     """An error of the disk that came between would have gone with the file that was closed."""
     async with JsonlRunStore(tmp_path) as store:
@@ -475,6 +521,32 @@ async def test_records_whose_file_was_closed_un_synced_are_written_again_before_
             file.write(bytes(log.offsets[6] - log.offsets[4]))
         await append(store, KEY, model_intent(6, 1))
         assert path.read_bytes() == log.data
+        with path.open("r+b") as file:
+            file.write(b"#" * log.offsets[6])
+        await append(store, KEY, replied(7, 1))
+        assert path.read_bytes().startswith(b"#" * log.offsets[6]), "and only then"
+
+
+async def test_leaving_writes_them_again_too(tmp_path: Path) -> None:
+    async with JsonlRunStore(tmp_path) as store:
+        await write(store, story(1))
+        log = written(story(1))
+        crowd = [RunKey(f"run {number}") for number in range(2 * OPEN_FILES_PER_THREAD * THREADS)]
+        await asyncio.gather(*(append(store, key, started()) for key in crowd))
+        path = path_of(tmp_path)
+        with path.open("r+b") as file:
+            file.seek(log.offsets[4])
+            file.write(bytes(log.offsets[6] - log.offsets[4]))
+    assert path.read_bytes() == log.data
+
+
+async def test_what_was_only_looked_at_and_what_ended_is_not_remembered(tmp_path: Path) -> None:
+    async with JsonlRunStore(tmp_path) as store:
+        await store.read_log(RunKey("unknown"))
+        await write(store, story(1, finished=True))
+        await store.read_log(KEY)
+        assert store._pool is not None
+        assert [runs._runs for runs in store._pool.workers() if runs._runs] == []
 
 
 @pytest.mark.parametrize("reason", [StopReason.TASK_COMPLETED, StopReason.CANCELLED])

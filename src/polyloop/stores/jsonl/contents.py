@@ -103,14 +103,14 @@ class _Reader:
                 break
             line = self._line(index, start, end)
             record = self._record(line, index, start)
-            # That anything was written behind a barrier shows that it was acknowledged.
-            self.durable = max(self.durable, barrier_end, line.durable)
+            self.durable = max(self.durable, line.durable)
             self._records.append(record)
             self._offsets.append(start)
             self.position = end + 1
             if isinstance(record, BARRIERS):
                 barrier_end = self.position
         if self.position < len(self._data):
+            # That anything was written behind a barrier shows that it was acknowledged.
             self.durable = max(self.durable, barrier_end)
 
     def log(self) -> RunLog:
@@ -181,17 +181,15 @@ class _Reader:
 
 
 def _may_be_torn(data: bytes, start: int, end: int) -> bool:
-    """Whether zeros fill, in this bad line, all of a sector that was written to.
+    """Whether zeros fill, in this bad line that has its line end, all of a sector that was written to.
 
-    A sector counts from where its latest write may have begun, which is the beginning of the line or of the sector,
-    to its end or the end of the file: what stood in the sector before that write stays.
+    A sector counts from where its latest write may have begun, which is the beginning of the line or of the sector:
+    what stood in the sector before that write stays.
     """
     for zeros in _ZEROS.finditer(data, start, end):
         low, high = zeros.span()
         if low != start:
             low += -low % SECTOR
-        if high != len(data):
-            high -= high % SECTOR
-        if low < high:
+        if low < high - high % SECTOR:
             return True
     return False

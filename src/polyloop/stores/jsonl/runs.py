@@ -36,7 +36,6 @@ from polyloop.stores.jsonl.files import (
 )
 from polyloop.stores.jsonl.format import LineFormat
 from polyloop.types import Record, RunAlreadyExists, RunConflict, RunFinished, RunLog, RunStarted
-from polyloop.types.records import is_terminal
 
 OPEN_FILES_PER_THREAD: Final = 16
 """How many logs a thread keeps open. Evicting one costs an `open` at its next append, and is not read again."""
@@ -253,7 +252,6 @@ class Runs:
         place.reopened = False
         place.size = place.length = place.length + len(line)
         place.next_seq += 1
-        place.ended = is_terminal(record)
 
     def _sync_pending(self, run: _Run) -> None:
         try:
