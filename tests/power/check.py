@@ -129,7 +129,10 @@ class Walk:
     def _take(self, event: Event) -> list[str]:
         self._watch_locks(event)
         if isinstance(event, Begin) and event.call.name == "write" and event.call.path(0) == self._ledger:
-            return [path for path in self._tidings.take(event.call.data(1)) if path in self._disk.files]
+            told = self._tidings.take(event.call.data(1))
+            unmade = [each for each in told if each not in self._disk.files and self._tidings.logs[each].acknowledged]
+            self.broken += [f"records of {each} were acknowledged, and no file was made" for each in unmade]
+            return [each for each in told if each in self._disk.files]
         return self._disk.touch(event)
 
     def _watch_locks(self, event: Event) -> None:
