@@ -268,7 +268,7 @@ class GovDoc:
         return str(verdict(result))
 
 
-async def undisturbed(root: Path, tenant: str, phase: str) -> RunResult:
-    """The same review in peace, on documents and a store of its own."""
+async def undisturbed(root: Path, *asked: tuple[str, str]) -> list[RunResult]:
+    """The same reviews, by tenant and phase, in peace: one after the other on documents and a store of their own."""
     service = GovDoc(EphemeralRunStore(), root / "undisturbed")
-    return await service.definition.run(service.request(tenant, phase))
+    return [await service.definition.run(service.request(tenant, phase)) for tenant, phase in asked]
