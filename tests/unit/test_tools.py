@@ -194,6 +194,11 @@ def test_a_spec_can_be_replaced_field_by_field() -> None:
         dataclasses.replace(spec, parameters={"type": "objekt"})
 
 
+def test_specs_of_equal_fields_are_equal() -> None:
+    assert tool("a", {"type": "object"}) == tool("a", {"type": "object"})
+    assert tool("a", {"type": "object"}) != tool("a", {})
+
+
 def test_names_of_string_enums_become_plain_strings() -> None:
     class Names(str, enum.Enum):  # noqa: UP042 - the older spelling, whose members format differently by version
         READ = "read"
