@@ -11,7 +11,7 @@ import pytest
 from tests.architecture.tree import ROOT, tracked_files
 
 # Put together here, so that this file can be held to its own rule.
-_MACHINE_PATHS: Final = ("work", "root", "home", "Users", "mnt", "opt")
+_MACHINE_PATHS: Final = ("work", "root", "home", "Users")
 _REGISTRIES: Final = ("pypi", "pythonhosted", "npmjs", "crates", "artifactory", "nexus", "registry", "mirror", "conda")
 
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only git knows what is tracked: no checkout")

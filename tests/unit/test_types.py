@@ -518,6 +518,7 @@ def test_a_mismatch_names_every_difference_up_to_20_and_counts_the_rest() -> Non
     assert "nothing" in message
     assert len(message) < 20 * 300
     assert "more" not in str(RunIdentityMismatch("run", differences[:20]))
+    assert "1 more" in str(RunIdentityMismatch("run", differences[:21]))
 
 
 def test_a_finding_takes_the_places_that_its_caller_knows_and_keeps_its_own() -> None:

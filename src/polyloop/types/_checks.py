@@ -30,6 +30,13 @@ def check_optional_str(field: str, value: object) -> None:
         reject(field, "a string or None", value)
 
 
+def check_name(field: str, value: object) -> None:
+    """A string that is not empty."""
+    check_str(field, value)
+    if not value:
+        raise InvalidRequest(field, "must not be empty")
+
+
 def check_bool(field: str, value: object) -> None:
     """True or False, not merely truthy."""
     if value is not True and value is not False:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from polyloop.types._checks import check_count, check_optional_str, check_positive, check_str, check_type
+from polyloop.types._checks import check_count, check_name, check_optional_str, check_positive, check_str, check_type
 from polyloop.types._json import JSONValue, copy_object
 from polyloop.types.errors import CorruptionReason, CorruptRunLog, InvalidRequest
 from polyloop.types.steps import Step
@@ -28,12 +28,6 @@ def _check_place(owner: str, seq: object, recorded_at: object) -> None:
     check_count(f"{owner}.seq", seq)
     if not (isinstance(recorded_at, str) and _RECORDED_AT.fullmatch(recorded_at)):
         raise InvalidRequest(f"{owner}.recorded_at", "must be a UTC time 'YYYY-MM-DDTHH:MM:SS.ffffff+00:00'")
-
-
-def _check_id(field: str, value: object) -> None:
-    check_str(field, value)
-    if not value:
-        raise InvalidRequest(field, "must not be empty")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +72,7 @@ class EffectIntended:
 
     def __post_init__(self) -> None:
         _check_place("EffectIntended", self.seq, self.recorded_at)
-        _check_id("EffectIntended.result_id", self.result_id)
+        check_name("EffectIntended.result_id", self.result_id)
         check_type("EffectIntended.kind", self.kind, EffectKind, "an EffectKind")
         check_count("EffectIntended.step_idx", self.step_idx)
         check_positive("EffectIntended.attempt", self.attempt)
@@ -108,7 +102,7 @@ class EffectCompleted:
 
     def __post_init__(self) -> None:
         _check_place("EffectCompleted", self.seq, self.recorded_at)
-        _check_id("EffectCompleted.result_id", self.result_id)
+        check_name("EffectCompleted.result_id", self.result_id)
         if self.reply is not None:
             check_type("EffectCompleted.reply", self.reply, ModelReply, "a ModelReply or None")
         if self.outcome is not None:

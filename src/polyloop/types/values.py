@@ -10,6 +10,7 @@ from typing import Literal, NewType, TypeAlias
 from polyloop.types._checks import (
     check_bool,
     check_count,
+    check_name,
     check_optional_str,
     check_positive,
     check_str,
@@ -57,9 +58,7 @@ class InjectedEntry:
     """What the model reads."""
 
     def __post_init__(self) -> None:
-        check_str("InjectedEntry.entry_id", self.entry_id)
-        if not self.entry_id:
-            raise InvalidRequest("InjectedEntry.entry_id", "must not be empty")
+        check_name("InjectedEntry.entry_id", self.entry_id)
         check_type("InjectedEntry.message", self.message, ChatMessage, "a ChatMessage")
 
 
