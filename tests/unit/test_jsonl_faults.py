@@ -350,6 +350,19 @@ async def test_entering_that_fails_leaves_nothing_behind_and_can_be_tried_again(
         await write(store, RECORDS)
 
 
+async def test_a_file_system_without_lasting_inodes_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
+    store, system = faulty_store(tmp_path)
+    (tmp_path / "other").write_bytes(b"")
+    async with store:
+        system.faults["stat"] = [lambda _: (tmp_path / "other").stat()] * 1000
+        with pytest.raises(OSError, match="never what was opened") as failed:
+            await append(store, KEY, started())
+        assert failed.value.errno == errno.ESTALE
+        system.reset()
+        assert (await store.read_log(KEY)).next_seq == 0
+        await append(store, KEY, started())
+
+
 async def test_a_directory_that_cannot_be_written_is_an_error_at_the_first_write(tmp_path: Path) -> None:
     store, system = faulty_store(tmp_path)
     async with store:

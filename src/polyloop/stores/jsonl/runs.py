@@ -14,6 +14,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,9 @@ from polyloop.types import Record, RunAlreadyExists, RunConflict, RunFinished, R
 
 OPEN_FILES_PER_THREAD: Final = 16
 """How many logs a thread keeps open. Evicting one costs an `open` at its next append, and is not read again."""
+
+_REOPENINGS: Final = 10
+"""How often an append looks for the file anew. Where this is not enough, the file system has no lasting inodes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -192,7 +196,7 @@ class Runs:
 
     def _locked(self, run: _Run, *, create: bool) -> tuple[OpenFile, os.stat_result]:
         """The run's open file, locked, and its status."""
-        while True:
+        for _ in range(_REOPENINGS):
             file = self._opened(run, create=create)
             lock(self._os, file.fd, run.key, shared=False)
             # The name is asked, not the open file: what was deleted, moved or replaced no longer counts.
@@ -201,6 +205,7 @@ class Runs:
                 if inode(status) == file.inode:
                     return file, status
             self._forget(run)
+        raise OSError(errno.ESTALE, "what has this name is never what was opened", str(run.path))
 
     def _place(self, run: _Run, fd: int, status: os.stat_result) -> _Place:
         """Where the run stands: as remembered, or read again where the file is not as it was left."""
