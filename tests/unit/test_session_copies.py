@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,14 +12,17 @@ import pytest
 from polyloop.ports import Action, ActionDecision, ModelCall
 from polyloop.session import AgentDefinition, RunRequest
 from polyloop.stores.ephemeral import EphemeralRunStore
+from polyloop.stores.jsonl import JsonlRunStore
 from polyloop.tools import ToolRegistry, ToolSpec
 from polyloop.types import (
     ActionKind,
+    ActionOutcome,
     ActionStarted,
     ActionStatus,
     EffectIntended,
     Event,
     JSONValue,
+    ModelCallEnded,
     ModelReply,
     Record,
     RunKey,
@@ -27,7 +31,7 @@ from polyloop.types import (
     RunStarted,
 )
 from tests.builders import KEY, definition, request
-from tests.fakes import RecordingSink, ScriptedModel, ScriptedParser, final, tool_call
+from tests.fakes import RecordingSink, ScriptedExecutor, ScriptedModel, ScriptedParser, final, tool_call
 from tests.family import timeless, timeless_records
 
 
@@ -253,3 +257,50 @@ def test_a_port_that_is_asked_for_its_params_keeps_its_own() -> None:
     made = dataclasses.replace(definition(), model=ScriptedModel([], params=params))
     spoil(made.params_view)
     assert params == {"deep": {"er": [1]}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountedReply(ModelReply):
+    """A reply as an adapter may return it, with something of its own."""
+
+    tokens: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimedOutcome(ActionOutcome):
+    seconds: float
+
+
+async def test_an_answer_of_a_subclass_is_recorded_as_what_the_port_promises(tmp_path: Path) -> None:
+    """No store could write its further fields: the record of a thing that has happened would be lost."""
+    replies = ("act: a", "final: 42")
+    model = ScriptedModel(
+        lambda call: CountedReply(call_id="c", text=replies[call.call_index], reasoning="r", tokens={"in": 1})
+    )
+    outcome = TimedOutcome(
+        status=ActionStatus.EXECUTED, observation="seen", completed=False, truncated_chars=2, seconds=0.5
+    )
+    async with JsonlRunStore(tmp_path) as store:
+        counted = dataclasses.replace(definition(store=store), model=model)
+        timed = dataclasses.replace(request(), executor=ScriptedExecutor([outcome]))
+        result = await counted.run(timed)
+        log = await store.read_log(KEY)
+        assert await counted.resume(timed) == result
+    assert result.final_answer == "42"
+    assert log.results[0].reply == ModelReply(call_id="c", text="act: a", reasoning="r")
+    assert log.results[1].outcome == ActionOutcome(
+        status=ActionStatus.EXECUTED, observation="seen", completed=False, truncated_chars=2
+    )
+    sink = counted.events
+    assert isinstance(sink, RecordingSink)
+    told = [event.reply for event in sink.events if isinstance(event, ModelCallEnded)]
+    assert [type(reply) for reply in told] == [ModelReply, ModelReply]
+
+
+async def test_the_snapshot_holds_what_is_shown_whatever_became_of_a_spec() -> None:
+    made, asked = plain()
+    [spec] = list(asked.tools)[:1]
+    spoil(spec.parameters)
+    result = await made.run(asked)
+    recorded = cast("list[Mapping[str, JSONValue]]", result.params_snapshot["tools"])
+    assert [each["parameters"] for each in recorded] == [each["parameters"] for each in asked.tools.schemas]

@@ -105,6 +105,8 @@ async def guarded(gate: Gate, body: Callable[[], Coroutine[object, object, _T]])
         asyncio.CancelledError: if the caller was cancelled, whatever `body` came to; the exception that stood
             in its way is its `__context__`.
     """
+    # A cancellation that was pending at entry passes here: ports that answer at once would be called before it is seen.
+    await asyncio.sleep(0)
     inner = asyncio.create_task(body())
     cancellation: asyncio.CancelledError | None = None
     while not (inner.done() or gate.expired.done()):
@@ -125,16 +127,25 @@ def _settle(inner: asyncio.Task[_T], gate: Gate, cancellation: asyncio.Cancelled
     error = _outcome_error(inner)
     if isinstance(error, asyncio.CancelledError):
         cancellation, error = cancellation or error, gate.suppressed
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    if cancellation is not None:
-        # Raised outside of any handler, so that Python does not put another context in this one's place.
+    if cancellation is None or _passes_first(error):
+        if error is not None:
+            raise error
+        return inner.result()
+    try:
+        raise cancellation
+    finally:
+        # Afterwards: raising puts the exception that the caller may be handling in the context's place.
         if error is not None:
             cancellation.__context__ = error
-        raise cancellation
-    if error is not None:
-        raise error
-    return inner.result()
+
+
+def _passes_first(error: BaseException | None) -> bool:
+    """Whether an exception stands above the caller's cancellation.
+
+    The loop has itself raised an exit out of the inner task; raised by the caller's task once more, while the loop
+    cancels what is left, it would break off the end of all other runs.
+    """
+    return not isinstance(error, Exception | KeyboardInterrupt | SystemExit | None)
 
 
 def _outcome_error(inner: asyncio.Task[_T]) -> BaseException | None:

@@ -7,6 +7,7 @@ through `Effects.write`, which alone knows the next position of the log.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 import time
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ from polyloop.types import (
 from polyloop.types.records import detached, is_terminal
 
 _R = TypeVar("_R", bound=Record)
+_A = TypeVar("_A", ModelReply, ActionOutcome)
 
 
 def timestamp() -> str:
@@ -80,21 +82,17 @@ class Effects:
         """The reply, or what a result record keeps of the failure."""
         self._gate.check()
         try:
-            reply = await self._ports.model.call(call)
-            _require(reply, ModelReply, "model.call()")
+            return _exact(await self._ports.model.call(call), ModelReply, "model.call()")
         except Exception as error:  # noqa: BLE001 - any exception of this port is an answer, recorded as such
             return self._failed(error)
-        return reply
 
     async def execute(self, action: Action) -> ActionOutcome | str:
         """The outcome, or what a result record keeps of the failure."""
         self._gate.check()
         try:
-            outcome = await self._executor.execute(action)
-            _require(outcome, ActionOutcome, "executor.execute()")
+            return _exact(await self._executor.execute(action), ActionOutcome, "executor.execute()")
         except Exception as error:  # noqa: BLE001 - any exception of this port is an answer, recorded as such
             return self._failed(error)
-        return outcome
 
     def _failed(self, error: Exception) -> str:
         if self._gate.cancelled:
@@ -145,6 +143,7 @@ class Effects:
 
     async def write_end(self, record: RunFinished) -> None:
         """Write a terminal end record: from here on there is no cancelled one."""
+        self._gate.check()
         self._ending = True
         await self._write(self._ports.store.finish, record)
 
@@ -210,3 +209,11 @@ class Effects:
 def _require(value: object, expected: type, call: str) -> None:
     if not isinstance(value, expected):
         raise TypeError(f"{call} must return {expected.__name__}, got {type(value).__name__}")
+
+
+def _exact(answer: _A, expected: type[_A], call: str) -> _A:
+    """An answer of just the type that records hold: a subclass is a legal answer, but no store could write it."""
+    _require(answer, expected, call)
+    if type(answer) is expected:
+        return answer
+    return expected(**{field.name: getattr(answer, field.name) for field in dataclasses.fields(expected)})
