@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 from polyloop.types import (
@@ -51,6 +52,7 @@ SCHEMA_VERSIONS: Final[Mapping[str, str]] = {
 _MAJOR, _MINOR = (int(part) for part in SCHEMA_VERSION.split("."))
 
 _Object: TypeAlias = dict[str, JSONValue]
+_Literals: TypeAlias = EffectKind | ReplayPolicy | StopReason | ActionStatus
 _Convert: TypeAlias = Callable[["_Source", JSONValue], object]
 
 
@@ -164,26 +166,19 @@ def _build(source: _Source, cls: type, data: _Object) -> object:
     return cls(**values)
 
 
-def _literal(enum_class: type[EffectKind | ReplayPolicy | StopReason | ActionStatus]) -> _Convert:
-    members = {member.value: member for member in enum_class}
-
-    def convert(source: _Source, value: JSONValue) -> object:
-        if not isinstance(value, str):
-            raise source.corrupt(f"a {enum_class.__name__} must be a string")
-        if value not in members:
-            raise source.unknown(f"{enum_class.__name__} literals such as {value[:40]!a}")
-        return members[value]
-
-    return convert
+def _literal(enum_class: type[_Literals], source: _Source, value: JSONValue) -> object:
+    if not isinstance(value, str):
+        raise source.corrupt(f"a {enum_class.__name__} must be a string")
+    try:
+        return enum_class(value)
+    except ValueError:
+        raise source.unknown(f"{enum_class.__name__} literals such as {value[:40]!a}") from None
 
 
-def _object(cls: type) -> _Convert:
-    def convert(source: _Source, value: JSONValue) -> object:
-        if not isinstance(value, dict):
-            raise source.corrupt(f"{cls.__name__} must be a JSON object")
-        return _build(source, cls, value)
-
-    return convert
+def _object(cls: type, source: _Source, value: JSONValue) -> object:
+    if not isinstance(value, dict):
+        raise source.corrupt(f"{cls.__name__} must be a JSON object")
+    return _build(source, cls, value)
 
 
 def _mapping(_source: _Source, value: JSONValue) -> object:
@@ -227,13 +222,13 @@ _FIELDS: Final[Mapping[type, tuple[str, ...]]] = {
 _CONVERT: Final[Mapping[type, tuple[tuple[str, _Convert], ...]]] = {
     RunStarted: (("params_snapshot", _mapping),),
     EffectIntended: (
-        ("kind", _literal(EffectKind)),
-        ("replay", _literal(ReplayPolicy)),
-        ("action", _object(PlannedAction)),
+        ("kind", partial(_literal, EffectKind)),
+        ("replay", partial(_literal, ReplayPolicy)),
+        ("action", partial(_object, PlannedAction)),
     ),
-    EffectCompleted: (("reply", _object(ModelReply)), ("outcome", _object(ActionOutcome))),
-    StepCompleted: (("step", _object(Step)), ("stop_reason", _literal(StopReason))),
-    RunFinished: (("stop_reason", _literal(StopReason)),),
+    EffectCompleted: (("reply", partial(_object, ModelReply)), ("outcome", partial(_object, ActionOutcome))),
+    StepCompleted: (("step", partial(_object, Step)), ("stop_reason", partial(_literal, StopReason))),
+    RunFinished: (("stop_reason", partial(_literal, StopReason)),),
     PlannedAction: (("arguments", _mapping),),
-    ActionOutcome: (("status", _literal(ActionStatus)),),
+    ActionOutcome: (("status", partial(_literal, ActionStatus)),),
 }

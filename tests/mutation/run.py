@@ -28,7 +28,7 @@ MODULES = {
         "tests/recovery/test_identity.py",
         "tests/recovery/test_words.py",
     ],
-    "src/polyloop/serialization.py": ["tests/unit/test_serialization.py"],
+    "src/polyloop/serialization.py": ["tests/unit/test_serialization.py", "tests/unit/test_pure_messages.py"],
 }
 """Each pure module, with the tests that are to kill its mutants."""
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from polyloop import EffectIntended, EffectKind, InvalidRequest, ReplayPolicy, StopReason
+from polyloop import (
+    CorruptRunLog,
+    EffectIntended,
+    EffectKind,
+    InvalidRequest,
+    ReplayPolicy,
+    StopReason,
+    UnsupportedSchemaVersion,
+    decode,
+)
 from polyloop._assembly import check_template
 from polyloop._stopping import explain
 
@@ -38,3 +47,38 @@ def test_a_template_is_refused_with_what_is_wrong(template: object, problem: str
     with pytest.raises(InvalidRequest) as caught:
         check_template(template)
     assert (caught.value.field, caught.value.problem) == ("AgentDefinition.observation_template", problem)
+
+
+ENDED = (
+    '{"schema":"1.0","record":"run_finished","seq":0,"recorded_at":"2026-01-01T00:00:00.000000+00:00",'
+    '"stop_reason":"env_error","final_answer":null,"detail":null,"event_sink_failures":0}'
+)
+STEPPED = (
+    '{"schema":"1.0","record":"step_completed","seq":0,"recorded_at":"2026-01-01T00:00:00.000000+00:00",'
+    '"step":[],"result_id":null,"stop_reason":null,"final_answer":null}'
+)
+LONG = "x" * 60
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (ENDED.replace('"env_error"', "7"), "a StopReason must be a string"),
+        (ENDED.replace("env_error", LONG), f"StopReason literals such as '{LONG[:40]}' do not exist"),
+        (STEPPED, "Step must be a JSON object"),
+        (
+            ENDED.replace('"event_sink_failures":0', '"event_sink_failures":NaN'),
+            "it is not strict JSON (NaN is not JSON)",
+        ),
+    ],
+    ids=["type", "literal", "object", "constant"],
+)
+def test_a_damaged_record_says_what_is_wrong(text: str, problem: str) -> None:
+    with pytest.raises(CorruptRunLog) as caught:
+        decode(text)
+    assert caught.value.problem == problem
+
+
+def test_a_literal_of_the_future_is_named() -> None:
+    with pytest.raises(UnsupportedSchemaVersion, match=f"StopReason literals such as '{LONG[:40]}' are not known here"):
+        decode(ENDED.replace('"1.0"', '"1.7"').replace("env_error", LONG))

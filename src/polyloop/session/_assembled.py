@@ -204,15 +204,10 @@ def _snapshot(ports: Ports, request: RunRequest, docs: str) -> dict[str, JSONVal
         "budget": dataclasses.asdict(request.budget),
         "executor": _params("RunRequest.executor", request.executor),
         "accepts": request.executor.accepts.value,
+        # What is shown and dispatched: a spec's own `parameters` could have been changed since.
         "tools": [
-            {
-                "name": spec.name,
-                "description": spec.description,
-                "parameters": spec.parameters,
-                "completes": spec.completes,
-                "replay": spec.replay.value,
-            }
-            for spec in request.tools
+            {**schema, "completes": spec.completes, "replay": spec.replay.value}
+            for spec, schema in zip(request.tools, request.tools.schemas, strict=True)
         ],
         "tool_docs_style": request.tool_docs_style.value,
         "tool_docs": digest(docs),
