@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 
+import anyio
 import pytest
 
 from polyloop import ModelReply, ReplayPolicy, RunFinished, RunKey, StopReason
@@ -130,3 +131,57 @@ async def test_a_cancellation_before_the_terminal_end_record_is_begun_leaves_a_c
         if end is not None:
             assert (end.stop_reason is StopReason.STEP_BUDGET) == begun, f"cancelled at turn {turn}"
     assert turn > 20, "the run was expected to take many turns"
+
+
+async def test_a_port_that_shields_its_clean_up_from_an_anyio_scope_is_not_disturbed() -> None:
+    """A scope cancels again at every turn, and knows nothing of the shield: the port is in a task of the run's own.
+
+    HTTP clients close their connections under such a shield.
+    """
+    it = assembled()
+    waiting, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: ModelCall) -> None:
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await turns(10)
+                cleaned.set()
+
+    connected = dataclasses.replace(it.definition, model=ScriptedModel(lambda _: hang))
+    async with anyio.create_task_group() as outer, anyio.create_task_group() as group:
+        group.start_soon(connected.run, it.request)
+        await waiting.wait()
+        group.cancel_scope.cancel()
+        outer.cancel_scope.cancel()
+    assert cleaned.is_set(), "the clean-up was broken off"
+    end = (await it.store.inner.read_log(it.request.key)).finished
+    assert end is not None
+    assert end.stop_reason is StopReason.CANCELLED
+
+
+@pytest.mark.parametrize("message", [None, "hurry"])
+async def test_another_request_to_cancel_reaches_a_port_that_is_still_cleaning_up(message: str | None) -> None:
+    it = assembled()
+    waiting, cleaning = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: ModelCall) -> None:
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await asyncio.Event().wait()
+
+    stuck = dataclasses.replace(it.definition, model=ScriptedModel(lambda _: hang))
+    task = asyncio.create_task(stuck.run(it.request))
+    await waiting.wait()
+    task.cancel(message)
+    await cleaning.wait()
+    task.cancel(message)
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(5):
+            await task
+    assert (await it.store.inner.read_log(it.request.key)).finished is not None

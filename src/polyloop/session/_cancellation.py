@@ -39,6 +39,8 @@ class Gate:
         # Not 0 everywhere: before Python 3.13 a failed TaskGroup leaves a request behind that is not for us.
         self._cancelling_at_entry = caller.cancelling()
         self._delivered = False
+        self._scopes: set[str] = set()
+        """The messages of the scopes whose cancellation was passed on."""
         self._in_store = False
         self._finalize_timeout_s = finalize_timeout_s
         self._timer: asyncio.TimerHandle | None = None
@@ -76,13 +78,26 @@ class Gate:
         """A cancellation that a port raised by itself counts as one of the caller's."""
         self._delivered = True
 
-    def deliver(self, inner: asyncio.Task[_T]) -> None:
+    def deliver(self, inner: asyncio.Task[_T], error: asyncio.CancelledError) -> None:
         """The caller's task has received a cancellation."""
         self._delivered = True
         if self._in_store:
             self._arm()
-        else:
+        elif self._is_news(error):
             inner.cancel()
+
+    def _is_news(self, error: asyncio.CancelledError) -> bool:
+        """Whether this is more than a scope of anyio saying again what it has said.
+
+        Such a scope cancels at every turn, always by the same message. It does not see the shield under which a
+        port in the inner task cleans up, so the port is told once.
+        """
+        message = str(error.args[0]) if error.args else ""
+        if "cancel scope" not in message:
+            return True
+        known = message in self._scopes
+        self._scopes.add(message)
+        return not known
 
     def disarm(self) -> None:
         """The run is over: leave no timer behind."""
@@ -115,7 +130,7 @@ async def guarded(gate: Gate, body: Callable[[], Coroutine[object, object, _T]])
         except asyncio.CancelledError as error:
             # The first one is the one that passes: scopes tell their own by its message.
             cancellation = cancellation or error
-            gate.deliver(inner)
+            gate.deliver(inner, error)
     gate.disarm()
     if not inner.done():
         _abandon(inner, gate.key)
