@@ -150,6 +150,25 @@ async def test_after_a_failed_sync_the_file_is_opened_anew_and_all_that_was_un_s
         assert system.count("fdatasync") == 1 + is_barrier(RECORDS[index + 1])
 
 
+async def test_after_a_failed_write_the_run_is_taken_over_anew(tmp_path: Path) -> None:
+    """Also where the file is as long as before: what this object had written so far may be what the disk refuses."""
+    store, system = faulty_store(tmp_path)
+    log = written(RECORDS)
+    async with store:
+        await write(store, RECORDS[:5])
+        system.fail("pwrite", raising(errno.EIO))
+        with pytest.raises(OSError, match="planted"):
+            await append(store, KEY, RECORDS[5])
+        await store.read_log(KEY)
+        with path_of(tmp_path).open("r+b") as file:
+            file.seek(log.offsets[4])
+            file.write(bytes(10))
+        system.reset()
+        await append(store, KEY, RECORDS[5])
+        assert system.count("fdatasync") == 1
+        assert (await store.read_log(KEY)).next_seq == 6
+
+
 @EVERY_RECORD
 async def test_a_short_write_is_completed(tmp_path: Path, index: int) -> None:
     store, system = faulty_store(tmp_path)
