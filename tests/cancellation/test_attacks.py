@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -185,3 +186,24 @@ async def test_another_request_to_cancel_reaches_a_port_that_is_still_cleaning_u
         async with asyncio.timeout(5):
             await task
     assert (await it.store.inner.read_log(it.request.key)).finished is not None
+
+
+async def test_a_cancelled_run_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service with a long limit would otherwise hold every cancelled run until its limit is over."""
+    loop = asyncio.get_running_loop()
+    set_up: list[asyncio.TimerHandle] = []
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        set_up.append(call_later(delay, callback))
+        return set_up[-1]
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    world = World(model=SAFE, tool=SAFE)
+    task = world.run()
+    await turns(30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(set_up) == 1, "the store's time was expected to be bounded, once"
+    assert set_up[0].cancelled()
