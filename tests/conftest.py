@@ -7,9 +7,17 @@ whichever folder it is started for.
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import verify_limit
 from tests.contract import options
+
+
+# No limits of time within a test: a busy machine is no fault of the code. The timeout of pytest bounds each test.
+settings.register_profile(
+    "polyloop", parent=settings(), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("polyloop")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
