@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 from tests import verify_limit
 from tests.contract import options
 
-
 # No limits of time within a test: a busy machine is no fault of the code. The timeout of pytest bounds each test.
 settings.register_profile(
     "polyloop", parent=settings(), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
