@@ -207,3 +207,21 @@ async def test_a_cancelled_run_leaves_no_timer_behind(monkeypatch: pytest.Monkey
         await task
     assert len(set_up) == 1, "the store's time was expected to be bounded, once"
     assert set_up[0].cancelled()
+
+
+@pytest.mark.parametrize("port", ["model", "parser", "executor", "sink"])
+async def test_another_base_exception_with_which_a_port_answers_passes_above_the_cancellation(port: str) -> None:
+    """Only exceptions are translated: nothing more is written."""
+
+    class Gone(BaseException):
+        pass
+
+    answer = Answer(Gone())
+    it = assembled(port, answer)
+    task = asyncio.create_task(it.definition.run(it.request))
+    await answer.waiting.wait()
+    before = await it.store.inner.read_log(it.request.key)
+    task.cancel()
+    with pytest.raises(Gone):
+        await task
+    assert await it.store.inner.read_log(it.request.key) == before
