@@ -312,12 +312,12 @@ FAMILY: Final = (
     Scenario(
         name="has no model",
         stop_reason=StopReason.LLM_ERROR,
-        replies=(lambda _: ConnectionError("refused"),),
+        replies=(lambda _: ConnectionError("refused " * 400),),
     ),
     Scenario(
         name="loses its model",
         stop_reason=StopReason.LLM_ERROR,
-        replies=(act("a"), "no decision", lambda _: TimeoutError("x" * 3000)),
+        replies=(act("a"), "no decision", lambda _: TimeoutError("late")),
         outcomes={0: "did a"},
         model_call_replay=SAFE,
     ),

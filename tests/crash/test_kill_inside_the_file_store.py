@@ -10,7 +10,9 @@ from tests.crash.conftest import Server
 from tests.crash.test_kill_points import World
 from tests.family import FAMILY, Scenario
 
-SOME = [each for each in FAMILY if each.name in ("calls tools in every way", "spends its actions")]
+NAMES = ("calls tools in every way", "spends its actions", "has no model")
+SOME = [scenario for scenario in FAMILY if scenario.name in NAMES]
+"""Of `has no model` one record is so long that its torn half is longer than all that comes in its place."""
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def test_killed_around_any_system_call_a_run_is_resumed_to_the_uninterrupted_res
     world.recover([f"at-{place}" for place in range(place)])
 
 
-@pytest.mark.parametrize("scenario", SOME[:1], ids=str)
+@pytest.mark.parametrize("scenario", [each for each in SOME if each.name == NAMES[0]], ids=str)
 def test_killed_while_it_removes_a_torn_tail_a_run_is_resumed_to_the_uninterrupted_result(world: World) -> None:
     place, keys = 0, []
     while True:
