@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from polyloop._recovery import differences, next_move
+from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.types import (
     ActionStatus,
     CorruptionReason,
@@ -14,9 +15,11 @@ from polyloop.types import (
     IdentityDifference,
     Record,
     ReplayPolicy,
+    RunKey,
     RunLog,
     StopReason,
 )
+from tests.builders import definition, request
 from tests.family import renumbered
 from tests.recovery.logs import ACTION, MODEL, PLAN, came, end, intent, name_of, replied, start, step
 
@@ -82,3 +85,19 @@ def test_a_tool_that_is_no_mapping_is_compared_as_it_is() -> None:
     assert differences({"tools": ["x"]}, {"tools": ["y"]}) == (
         IdentityDifference(path="tools[0]", recorded='"x"', present='"y"'),
     )
+
+
+async def test_a_log_with_a_gap_is_damage_whoever_built_it() -> None:
+    """A store that does not build its logs with `RunLog.from_records` is not trusted to have looked."""
+    made, asked = definition(), request()
+    await made.run(asked)
+    whole = await made.store.read_log(asked.key)
+    gap = dataclasses.replace(whole, intents=whole.intents[1:])
+
+    class Careless(EphemeralRunStore):
+        async def read_log(self, key: RunKey, /) -> RunLog:
+            return gap
+
+    with pytest.raises(CorruptRunLog) as caught:
+        await dataclasses.replace(made, store=Careless()).resume(asked)
+    assert (caught.value.reason, caught.value.key) == (CorruptionReason.WRONG_POSITION, asked.key)

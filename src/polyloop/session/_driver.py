@@ -138,6 +138,8 @@ async def _resume(assembly: Assembly, gate: Gate) -> RunResult:
 def _entry(assembly: Assembly, log: RunLog) -> Move | None:
     """Where a resumed run enters the loop; None where it has ended for good."""
     try:
+        # A store may have built its log in a way of its own: a gap is damage whoever left it.
+        RunLog.from_records(log.records())
         return next_move(log, model_call_replay=assembly.model_call_replay, tool_replay=assembly.tool_replay)
     except CorruptRunLog as damage:
         raise damage.located(key=assembly.key) from None

@@ -31,7 +31,7 @@ from polyloop.types import (
     StepCompleted,
     StopReason,
 )
-from polyloop.types.records import detached, is_terminal
+from polyloop.types.records import detached
 
 _R = TypeVar("_R", bound=Record)
 _A = TypeVar("_A", ModelReply, ActionOutcome)
@@ -193,7 +193,7 @@ class Effects:
             return False
         self.next_seq += 1
         self._wrote = True
-        return not is_terminal(self._uncertain)
+        return True
 
     def _cancelled_end(self) -> RunFinished:
         return RunFinished(
