@@ -172,7 +172,7 @@ WRONG_REQUESTS: list[tuple[str, Mapping[str, object]]] = [
     ("RunRequest.executor.accepts", {"executor": Lacking(ScriptedExecutor(), "accepts")}),
     ("RunRequest.executor.accepts", {"executor": Having(ScriptedExecutor(), accepts="text")}),
     ("RunRequest.executor.accepts", {"executor": ScriptedExecutor(accepts=ActionKind.TOOL_CALL)}),
-    ("RunRequest.tools", {"executor": Lacking(ScriptedExecutor(), "tool_schemas")}),
+    ("RunRequest.executor.tool_schemas", {"executor": Lacking(ScriptedExecutor(), "tool_schemas")}),
     ("RunRequest.tools", {"tools": ToolRegistry([LOOK])}),
     ("RunRequest.tools", {"executor": ScriptedExecutor(tool_schemas=ToolRegistry([LOOK]).schemas)}),
     ("RunRequest.tools", {"tools": [LOOK]}),

@@ -40,6 +40,44 @@ class Fatal(BaseException):
 # --- ports that return something else
 
 
+class Sync:
+    """A port whose methods forgot their `async`."""
+
+    def __init__(self, port: object, method: str, returned: object) -> None:
+        self._port, self._method, self._returned = port, method, returned
+
+    def __getattr__(self, name: str) -> object:
+        return (lambda _: self._returned) if name == self._method else getattr(self._port, name)
+
+
+async def test_a_model_without_async_is_named() -> None:
+    model = cast("ScriptedModel", Sync(ScriptedModel([]), "call", ModelReply(call_id=None, text="", reasoning=None)))
+    result = await dataclasses.replace(definition(), model=model).run(request())
+    wrong = "TypeError: model.call() must be awaitable, got ModelReply: define the method with async def"
+    assert (result.stop_reason, result.detail) == ("llm_error", wrong)
+
+
+async def test_an_executor_without_async_is_named() -> None:
+    executor = cast("ScriptedExecutor", Sync(ScriptedExecutor(), "execute", "text"))
+    result = await definition().run(dataclasses.replace(request(), executor=executor))
+    wrong = "TypeError: executor.execute() must be awaitable, got str: define the method with async def"
+    assert (result.stop_reason, result.detail) == ("env_error", wrong)
+
+
+async def test_a_parser_without_async_is_named() -> None:
+    parser = cast("ScriptedParser", Sync(ScriptedParser(), "parse", None))
+    with pytest.raises(
+        TypeError, match=r"^parser\.parse\(\) must be awaitable, got NoneType: define the method with async"
+    ):
+        await dataclasses.replace(definition(), parser=parser).run(request())
+
+
+async def test_a_sink_without_async_is_a_failing_sink() -> None:
+    sink = cast("RecordingSink", Sync(RecordingSink(), "emit", None))
+    result = await dataclasses.replace(definition(), events=sink).run(request())
+    assert (result.stop_reason, result.event_sink_failures > 0) == ("agent_finished", True)
+
+
 @pytest.mark.parametrize("returned", [*WRONG_RETURNS, ParsedReply])
 async def test_a_model_that_returns_something_else_is_an_llm_error(returned: object) -> None:
     class Wrong(ScriptedModel):

@@ -95,23 +95,33 @@ def _definition_part(ports: Ports) -> dict[str, JSONValue]:
     return {
         "model": _params("AgentDefinition.model", ports.model),
         "parser": _params("AgentDefinition.parser", ports.parser),
-        "produces": _kind("AgentDefinition.parser.produces", getattr(ports.parser, "produces", None)).value,
+        "produces": _kind("AgentDefinition.parser", ports.parser, "produces").value,
         "synthetic_observations": {status.value: ports.synthetic_observations[status] for status in sorted(_SYNTHETIC)},
         "observation_template": ports.observation_template,
     }
 
 
 def _params(field: str, port: object) -> Mapping[str, JSONValue]:
-    params: object = getattr(port, "params", None)
+    params = _member(field, port, "params")
     if not isinstance(params, Mapping):
         raise InvalidRequest(f"{field}.params", f"must be a mapping of plain JSON, got {type(params).__name__}")
     return params
 
 
-def _kind(field: str, value: object) -> ActionKind:
+def _kind(field: str, port: object, name: str) -> ActionKind:
+    value = _member(field, port, name)
     if not isinstance(value, ActionKind):
-        raise InvalidRequest(field, f"must be an ActionKind, got {type(value).__name__}")
+        raise InvalidRequest(f"{field}.{name}", f"must be an ActionKind, got {type(value).__name__}")
     return value
+
+
+def _member(field: str, port: object, name: str) -> object:
+    try:
+        found: object = getattr(port, name)
+    except AttributeError as error:
+        # Not "got None": who forgot a member would look for a None that is nowhere.
+        raise InvalidRequest(f"{field}.{name}", f"is missing: {type(port).__name__} must have it") from error
+    return found
 
 
 def assemble(ports: Ports, request: RunRequest) -> Assembly:
@@ -166,7 +176,7 @@ def _check_fields(request: RunRequest) -> None:
 
 def _check_items(field: str, items: object, expected: type) -> None:
     # A list could be changed while the run goes on; a tuple cannot.
-    check_type(field, items, tuple, f"a tuple of {expected.__name__}")
+    check_type(field, items, tuple, f"a tuple of {expected.__name__}; (item,) for one, () for none")
     if isinstance(items, tuple):
         for index, item in enumerate(items):
             check_type(f"{field}[{index}]", item, expected, f"a {expected.__name__}")
@@ -181,19 +191,22 @@ def _check_binding(binding: object) -> None:
 
 
 def _check_channels(ports: Ports, request: RunRequest) -> None:
-    produces = _kind("AgentDefinition.parser.produces", getattr(ports.parser, "produces", None))
-    accepts = _kind("RunRequest.executor.accepts", getattr(request.executor, "accepts", None))
+    produces = _kind("AgentDefinition.parser", ports.parser, "produces")
+    accepts = _kind("RunRequest.executor", request.executor, "accepts")
     if produces is not accepts:
         raise InvalidRequest(
             "RunRequest.executor.accepts",
             f"is {accepts.value!r}, but the parser produces {produces.value!r}: give an executor of the same kind",
         )
-    schemas = copy_json(getattr(request.executor, "tool_schemas", None), "RunRequest.executor.tool_schemas")
+    schemas = copy_json(
+        _member("RunRequest.executor", request.executor, "tool_schemas"), "RunRequest.executor.tool_schemas"
+    )
     if canonical(schemas) != canonical(copy_json(request.tools.schemas, "RunRequest.tools.schemas")):
         raise InvalidRequest(
             "RunRequest.tools",
             "its schemas are not the executor's tool_schemas, in the same order: "
-            "derive the executor from this registry, tools.executor(...), or give the registry that it was made from",
+            "derive the executor from this registry, tools.executor(...), or give the registry that it was made from; "
+            "an executor of your own shows tools.schemas, or () beside ToolRegistry(())",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
@@ -34,6 +35,7 @@ from polyloop.types import (
 from polyloop.types.records import detached
 
 _R = TypeVar("_R", bound=Record)
+_T = TypeVar("_T")
 _A = TypeVar("_A", ModelReply, ActionOutcome)
 
 
@@ -70,7 +72,7 @@ class Effects:
         """Tell the sink. Its failures are counted and logged, never raised."""
         self._gate.check()
         try:
-            await self._ports.events.emit(event)
+            await _awaitable(self._ports.events.emit(event), "events.emit()")
         except Exception as error:
             if self._gate.cancelled:
                 raise self._gate.suppress(error) from error
@@ -82,7 +84,8 @@ class Effects:
         """The reply, or what a result record keeps of the failure."""
         self._gate.check()
         try:
-            return _exact(await self._ports.model.call(call), ModelReply, "model.call()")
+            answer = await _awaitable(self._ports.model.call(call), "model.call()")
+            return _exact(answer, ModelReply, "model.call()")
         except Exception as error:  # noqa: BLE001 - any exception of this port is an answer, recorded as such
             return self._failed(error)
 
@@ -90,7 +93,8 @@ class Effects:
         """The outcome, or what a result record keeps of the failure."""
         self._gate.check()
         try:
-            return _exact(await self._executor.execute(action), ActionOutcome, "executor.execute()")
+            answer = await _awaitable(self._executor.execute(action), "executor.execute()")
+            return _exact(answer, ActionOutcome, "executor.execute()")
         except Exception as error:  # noqa: BLE001 - any exception of this port is an answer, recorded as such
             return self._failed(error)
 
@@ -104,7 +108,7 @@ class Effects:
         """What the parser reads. Its exceptions are bugs of the parser, and pass."""
         self._gate.check()
         try:
-            parsed = await self._ports.parser.parse(reply)
+            parsed = await _awaitable(self._ports.parser.parse(reply), "parser.parse()")
             _require(parsed, ParsedReply, "parser.parse()")
         except Exception as error:
             if self._gate.cancelled:
@@ -204,6 +208,13 @@ class Effects:
             detail=None,
             event_sink_failures=self.sink_failures,
         )
+
+
+def _awaitable(answer: Awaitable[_T], call: str) -> Awaitable[_T]:
+    """What a port's method gave, if it can be awaited: Python's own error does not say which method was no `async`."""
+    if not inspect.isawaitable(answer):
+        raise TypeError(f"{call} must be awaitable, got {type(answer).__name__}: define the method with async def")
+    return answer
 
 
 def _require(value: object, expected: type, call: str) -> None:

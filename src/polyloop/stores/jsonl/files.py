@@ -242,7 +242,9 @@ def prepare_directory(system: Os, path: Path) -> None:
         real = path.resolve()
     except OSError as problem:
         if problem.errno in _NO_DIRECTORY:
-            raise InvalidRequest(DIRECTORY_FIELD, f"cannot be a directory: {problem.strerror}") from problem
+            raise InvalidRequest(
+                DIRECTORY_FIELD, f"{str(path)!r} cannot be a directory: {problem.strerror}"
+            ) from problem
         raise
     kind = file_system(str(real), system.mounts())
     if kind in NETWORK_FILE_SYSTEMS:

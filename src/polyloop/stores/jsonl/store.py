@@ -161,5 +161,5 @@ class JsonlRunStore:
 
     def _running(self) -> Pool[Runs]:
         if self._pool is None:
-            raise RuntimeError(f"{self!r} works inside 'async with' only")
+            raise RuntimeError(f"{self!r} works inside 'async with' only: it was not entered yet, or was left")
         return self._pool
