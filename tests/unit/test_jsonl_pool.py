@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from polyloop.stores.jsonl.pool import Pool
+from tests.unit.jsonl_disk import eventually, open_descriptors
 
 
 class Worker:
@@ -67,22 +69,20 @@ async def test_an_outcome_reaches_the_one_who_asked(pool: Pool[Worker]) -> None:
 
 async def test_a_loop_is_woken_once_for_many_outcomes(pool: Pool[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are done while the loop does not look."""
-    wakes: list[object] = []
-    loop = asyncio.get_running_loop()
-    wake = loop.call_soon_threadsafe
+    rings: list[bytes] = []
+    ring = os.write
 
-    def counted(callback: Callable[..., object], *given: object) -> asyncio.Handle:
-        wakes.append(callback)
-        return wake(callback, *given)
+    def counted(fd: int, data: bytes) -> int:
+        rings.append(data)
+        return ring(fd, data)
 
-    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    monkeypatch.setattr(os, "write", counted)
     finished = threading.Event()
     futures = [pool.submit(0, note(number)) for number in range(30)]
-    futures.append(pool.submit(0, lambda _: finished.set()))
-    await asyncio.sleep(0)
+    last = pool.submit(0, lambda _: finished.set())
     assert finished.wait(20)
-    await asyncio.gather(*futures)
-    assert len(wakes) <= 2
+    await asyncio.gather(*futures, last)
+    assert len(rings) <= 2
 
 
 async def test_cancelled_work_is_done_all_the_same(pool: Pool[Worker]) -> None:
@@ -122,7 +122,7 @@ async def test_closing_raises_the_first_failure_after_all_threads_did_their_last
 async def test_a_closed_pool_refuses_work(pool: Pool[Worker]) -> None:
     await pool.close(lambda _: None)
     with pytest.raises(RuntimeError, match="left"):
-        await pool.submit(0, note(1))
+        pool.submit(0, note(1))
 
 
 async def test_what_was_worked_on_is_not_kept_alive(pool: Pool[Worker]) -> None:
@@ -160,6 +160,54 @@ def test_loops_come_and_go() -> None:
     assert [asyncio.run(use(number)) for number in range(20)] == list(range(20))
     assert len(pool._desks) == 1
     asyncio.run(pool.close(lambda _: None))
+
+
+def test_descriptors_of_all_loops_are_closed_in_the_end() -> None:
+    """Of loops that were closed, loops that go on elsewhere, and the one that closes the pool."""
+    before = open_descriptors()
+    pool: Pool[Worker] = Pool(Worker, 2, "test")
+    used, leave = threading.Event(), threading.Event()
+
+    async def use() -> None:
+        await pool.submit(0, note(1))
+
+    async def stay() -> None:
+        await use()
+        used.set()
+        await eventually(leave.is_set)
+        await asyncio.sleep(0)
+
+    asyncio.run(use())
+    other = threading.Thread(target=lambda: asyncio.run(stay()))
+    other.start()
+    assert used.wait(20)
+    asyncio.run(pool.close(lambda _: None))
+    leave.set()
+    other.join(20)
+    gc.collect()
+    assert open_descriptors() == before
+
+
+async def test_a_cancelled_closing_passes_at_once_and_is_completed_behind_it() -> None:
+    before, threads = open_descriptors(), threading.active_count()
+    pool: Pool[Worker] = Pool(Worker, 2, "test")
+    release = threading.Event()
+    done: list[int] = []
+
+    def last(_: Worker) -> None:
+        assert release.wait(20)
+        done.append(1)
+
+    await asyncio.gather(pool.submit(0, note(1)), pool.submit(1, note(1)))
+    closing = asyncio.create_task(pool.close(last))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert done == []
+    release.set()
+    await eventually(lambda: open_descriptors() == before)
+    assert (done, threading.active_count()) == ([1, 1], threads)
 
 
 def test_an_outcome_for_a_loop_that_was_closed_is_dropped_and_the_thread_goes_on() -> None:
