@@ -19,7 +19,8 @@ PARTS: Final = (".venv/.stamp-dev", "check", "test", "verify")
 
 # Stands in for make: notes what it is asked, and fails where it is told to.
 _MAKE: Final = """#!/bin/sh
-echo "$* strace=$POLYLOOP_REQUIRE_STRACE mount=$POLYLOOP_REQUIRE_MOUNT seconds=$POLYLOOP_VERIFY_SECONDS ci=$CI stdin=$(cat | wc -c)" >> "$CALLS"
+required="strace=$POLYLOOP_REQUIRE_STRACE mount=$POLYLOOP_REQUIRE_MOUNT"
+echo "$* $required seconds=$POLYLOOP_VERIFY_SECONDS ci=$CI stdin=$(cat | wc -c)" >> "$CALLS"
 [ "$1" != "$FAILS" ]
 """
 _TOOL: Final = "#!/bin/sh\necho stand-in\n"
