@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,12 +27,12 @@ def test_short():
 """
 
 
-def outcome(folder: Path, limit: str | None) -> tuple[int, str]:
+def outcome(folder: Path, limit: str | None, *more: str) -> tuple[int, str]:
     """Run the two tests with the plugin: exit code and output."""
     (folder / "test_two.py").write_text(TESTS)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", VARIABLE: limit or ""}
     options = ["-p", "tests.verify_limit", "-p", "no:cacheprovider", "-c", os.devnull, "-rs", "-W", "ignore"]
-    command = [sys.executable, "-m", "pytest", *options, str(folder)]
+    command = [sys.executable, "-m", "pytest", *options, *more, str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=folder)
     return done.returncode, done.stdout + done.stderr
 
@@ -44,6 +45,20 @@ def test_long_tests_are_skipped_once_the_time_is_spent_and_short_ones_never(
     assert code == 0, output
     assert told in output
     assert (f"of {VARIABLE} are spent" in output) == (limit == "0")
+
+
+def test_with_a_limit_the_files_take_turns(tmp_path: Path) -> None:
+    many = "import pytest\n" + "".join(f"@pytest.mark.slow\ndef test_{n}(): pass\n" for n in range(3))
+    (tmp_path / "test_many.py").write_text(many)
+    order = re.findall(r"(test_\w+)\.py::(test_\w+) PASSED", outcome(tmp_path, "60", "-v")[1])
+    assert order == [
+        *[("test_two", "test_short"), ("test_many", "test_0"), ("test_two", "test_long")],
+        *[("test_many", "test_1"), ("test_many", "test_2")],
+    ]
+    assert [file for file, _ in re.findall(r"(test_\w+)\.py::(test_\w+) PASSED", outcome(tmp_path, None, "-v")[1])] == [
+        *["test_many"] * 3,
+        *["test_two"] * 2,
+    ]
 
 
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path) -> None:
