@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import datetime as dt
+import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable
@@ -41,7 +41,14 @@ _A = TypeVar("_A", ModelReply, ActionOutcome)
 
 def timestamp() -> str:
     """Now, as records keep it."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
+    seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+    return f"{_date_and_time(seconds)}.{microseconds:06d}+00:00"
+
+
+@functools.lru_cache(maxsize=1)
+def _date_and_time(seconds: int) -> str:
+    # Many records fall into one second: what they share is formatted once.
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def milliseconds_since(started: float) -> int:
