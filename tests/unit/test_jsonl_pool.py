@@ -173,9 +173,10 @@ def test_descriptors_of_all_loops_are_closed_in_the_end() -> None:
 
     async def stay() -> None:
         await use()
+        held = open_descriptors()
         used.set()
         await eventually(leave.is_set)
-        await asyncio.sleep(0)
+        await eventually(lambda: open_descriptors() < held)
 
     asyncio.run(use())
     other = threading.Thread(target=lambda: asyncio.run(stay()))
