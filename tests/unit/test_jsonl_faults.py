@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -357,12 +358,14 @@ async def test_a_sync_of_leaving_that_another_driver_made_needless_is_left_out(t
 
 
 async def test_entering_that_fails_leaves_nothing_behind_and_can_be_tried_again(tmp_path: Path) -> None:
+    before = (open_descriptors(), threading.active_count())
     store, system = faulty_store(tmp_path / "runs")
     for call, number in (("mkdir", errno.EACCES), ("mkdir", errno.EROFS), ("fsync", errno.EIO)):
         system.fail(call, raising(number))
         with pytest.raises(OSError, match="planted") as failed:
             await store.__aenter__()
         assert failed.value.errno == number
+        assert (open_descriptors(), threading.active_count()) == before
         with pytest.raises(RuntimeError, match="async with"):
             await store.read_log(KEY)
     async with store:

@@ -85,6 +85,12 @@ async def test_a_loop_is_woken_once_for_many_outcomes(pool: Pool[Worker], monkey
     assert len(rings) <= 2
 
 
+async def test_a_ring_without_an_outcome_does_not_hold_the_loop_up(pool: Pool[Worker]) -> None:
+    await pool.submit(0, note(1))
+    pool._desks[asyncio.get_running_loop()]._tell_all()
+    assert await pool.submit(0, note(2)) == 2
+
+
 async def test_cancelled_work_is_done_all_the_same(pool: Pool[Worker]) -> None:
     done: list[int] = []
     future = pool.submit(0, lambda _: done.append(1))

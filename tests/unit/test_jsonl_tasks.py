@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -162,24 +163,29 @@ async def test_a_cancelled_call_is_wholly_written_or_not_and_the_object_stays_us
 
 
 async def test_what_a_cancelled_caller_does_to_its_mappings_changes_no_record(tmp_path: Path) -> None:
+    """Its call waits behind that of another run, whose disk hangs."""
     store, system = faulty_store(tmp_path)
     release = threading.Event()
     snapshot: dict[str, int] = {"n": 1}
+    neighbours = (RunKey(f"run {number}") for number in itertools.count())
+    neighbour = next(key for key in neighbours if hash(key) % THREADS == hash(KEY) % THREADS)
+
+    def hang(fd: int) -> None:
+        assert release.wait(20)
+        os.fdatasync(fd)
+
     async with store:
-        await append(store, RunKey("other"), started())
-
-        def hang(*given: object, **named: object) -> int:
-            assert release.wait(20)
-            return os.open(*given, **named)  # type: ignore[arg-type] # passed through as they came
-
-        system.fail("open", hang)
+        system.fail("fdatasync", hang)
+        before = asyncio.create_task(append(store, neighbour, started()))
+        await eventually(lambda: not system.faults["fdatasync"])
         task = asyncio.create_task(append(store, KEY, started(snapshot)))
-        await eventually(lambda: not system.faults["open"])
+        await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         snapshot["n"] = 2
         release.set()
+        await before
         log = await store.read_log(KEY)
         assert log.started is not None
         assert log.started.params_snapshot == {"n": 1}

@@ -86,7 +86,6 @@ class Pool(Generic[W]):
                 # A loop that is closed no longer listens, and its desk goes with the last reference to it.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(desk.remove)
-        self._desks = {}
 
     def _thread(self, index: int) -> _Thread[W]:
         thread = self._threads[index]
@@ -133,7 +132,8 @@ class _Desk:
         self._outcomes: collections.deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = collections.deque()
         self._rung = False
         self._reading, self._writing = os.pipe()
-        # Closed with the last reference: a thread that rang a descriptor closed before might ring somebody else's file.
+        # At the latest with the last reference to this, and never before all threads have ended: one that came to ring
+        # would write to whatever file has the number by then.
         self._close = weakref.finalize(self, _close_both, self._reading, self._writing)
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
