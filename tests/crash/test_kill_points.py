@@ -62,24 +62,31 @@ class World:
     def recover(self, keys: Sequence[str]) -> Mapping[str, Recovered]:
         """Bring all these runs to their ends in one fresh process, and check what they come to."""
         recovered = dict(zip(keys, self._recover(keys), strict=True))
+        happened = self._happened()
         for key, each in recovered.items():
-            self._check(key, each)
+            self._check(each, happened[key])
         return recovered
 
-    def _check(self, key: str, found: Recovered) -> None:
+    def _happened(self) -> Mapping[str, collections.Counter[str]]:
+        """What the ledger holds of each run."""
+        ledger = ledger_of(self._job.directory)
+        found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for line in ledger.read_text().splitlines() if ledger.exists() else ():
+            key, result_id = line.split(" ")
+            found[key][result_id] += 1
+        return found
+
+    def _check(self, found: Recovered, happened: collections.Counter[str]) -> None:
         whole = dataclasses.replace(self._result, key=found.result.key)
         check_resumed(self.scenario, RunLog.from_records(found.left), found.result, whole)
         assert found.stored == found.result
         assert found.records[: len(found.left)] == found.left
         if must_not_go_on(self.scenario, found.left) is None:
             assert story(found.records) == story(self.records)
-        self._check_ledger(key, found.records)
+        self._check_ledger(happened, found.records)
 
-    def _check_ledger(self, key: str, records: Iterable[Record]) -> None:
+    def _check_ledger(self, done: collections.Counter[str], records: Iterable[Record]) -> None:
         """What is `NEVER` happened at most once; what is `SAFE` at most as often as it was announced."""
-        ledger = ledger_of(self._job.directory)
-        lines = [line.split(" ") for line in (ledger.read_text().splitlines() if ledger.exists() else ())]
-        done = collections.Counter(result_id for owner, result_id in lines if owner == key)
         intents = [each for each in records if isinstance(each, EffectIntended)]
         announced = collections.Counter(each.result_id for each in intents)
         for intent in intents:
