@@ -58,7 +58,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     if not os.access(memory, os.W_OK):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(dir=memory) as place:
+    with tempfile.TemporaryDirectory(prefix="polyloop-", dir=memory) as place:
         yield Path(place)
 
 
