@@ -200,12 +200,17 @@ class Runs:
             file = self._opened(run, create=create)
             lock(self._os, file.fd, run.key, shared=False)
             # The name is asked, not the open file: what was deleted, moved or replaced no longer counts.
-            with contextlib.suppress(FileNotFoundError):
-                status = self._os.stat(run.path)
-                if inode(status) == file.inode:
-                    return file, status
+            status = self._named(run)
+            if status is not None and inode(status) == file.inode:
+                return file, status
             self._forget(run)
         raise OSError(errno.ESTALE, "what has this name is never what was opened", str(run.path))
+
+    def _named(self, run: _Run) -> os.stat_result | None:
+        try:
+            return self._os.stat(run.path)
+        except FileNotFoundError:
+            return None
 
     def _place(self, run: _Run, fd: int, status: os.stat_result) -> _Place:
         """Where the run stands: as remembered, or read again where the file is not as it was left."""
