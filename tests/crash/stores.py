@@ -12,9 +12,11 @@ from typing import Final
 from polyloop.ports import RunStore
 from polyloop.stores.jsonl import JsonlRunStore
 from polyloop.stores.jsonl.files import Os
+from polyloop.stores.sqlite import SqliteRunStore
 
 DURABLE: Final[Mapping[str, Callable[[Path], AbstractAsyncContextManager[RunStore]]]] = {
     "jsonl": JsonlRunStore,
+    "sqlite": lambda directory: SqliteRunStore(directory / "runs.sqlite"),
 }
 
 
