@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from polyloop.serialization import encode
-from polyloop.stores.jsonl.files import DIRECTORY_FIELD, Os
 from polyloop.stores._pool import Pool
+from polyloop.stores.jsonl.files import DIRECTORY_FIELD, Os
 from polyloop.stores.jsonl.runs import Runs
 from polyloop.types import (
     EffectCompleted,
@@ -39,7 +39,7 @@ def _watch_forks() -> None:
 
     def leave_all() -> None:
         for store in list(_entered):
-            store._leave_to_parent()  # noqa: SLF001 - of this module's own class
+            store._leave_to_parent()
 
     os.register_at_fork(after_in_child=leave_all)
 
