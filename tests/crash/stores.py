@@ -14,9 +14,15 @@ from polyloop.stores.jsonl import JsonlRunStore
 from polyloop.stores.jsonl.files import Os
 from polyloop.stores.sqlite import SqliteRunStore
 
+
+def _sqlite(directory: Path) -> SqliteRunStore:
+    directory.mkdir(exist_ok=True)
+    return SqliteRunStore(directory / "runs.sqlite")
+
+
 DURABLE: Final[Mapping[str, Callable[[Path], AbstractAsyncContextManager[RunStore]]]] = {
     "jsonl": JsonlRunStore,
-    "sqlite": lambda directory: SqliteRunStore(directory / "runs.sqlite"),
+    "sqlite": _sqlite,
 }
 
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from polyloop.stores.sqlite import SqliteRunStore
-from polyloop.types import Record, RunAlreadyExists, RunConflict
+from polyloop.types import Record, RunAlreadyExists, RunConflict, RunKey
 from tests.contract.records import started
 from tests.seams import append
 from tests.unit.jsonl_disk import is_barrier, story
 
 R = TypeVar("R")
 
-KEYS: Final = ("a", "A", "ä")
+KEYS: Final = (RunKey("a"), RunKey("A"), RunKey("ä"))
 STORY: Final = story(2, finished=True)
 
 
@@ -35,7 +35,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.copies = 0
         self.loop = asyncio.new_event_loop()
-        self.model: dict[str, list[Record]] = {key: [] for key in KEYS}
+        self.model: dict[RunKey, list[Record]] = {key: [] for key in KEYS}
         self.durable = dict.fromkeys(KEYS, 0)
         self.open(self.folder / "0")
 
@@ -49,7 +49,7 @@ class Machine(RuleBasedStateMachine):
         return self.loop.run_until_complete(call)
 
     @rule(keys=st.lists(st.sampled_from(KEYS), unique=True, min_size=1))
-    def append_at_once(self, keys: list[str]) -> None:
+    def append_at_once(self, keys: list[RunKey]) -> None:
         """The next record of several runs, in one turn of the loop."""
         due = [(key, STORY[len(self.model[key])]) for key in keys if len(self.model[key]) < len(STORY)]
 
@@ -63,7 +63,7 @@ class Machine(RuleBasedStateMachine):
                 self.durable[key] = len(self.model[key])
 
     @rule(key=st.sampled_from(KEYS), ahead=st.integers(1, 3))
-    def append_what_is_refused(self, key: str, ahead: int) -> None:
+    def append_what_is_refused(self, key: RunKey, ahead: int) -> None:
         record = started() if self.model[key] else STORY[ahead]
         try:
             self.await_(append(self.store, key, record))
@@ -75,7 +75,7 @@ class Machine(RuleBasedStateMachine):
             raise AssertionError("a record at a wrong position was taken")
 
     @rule(key=st.sampled_from(KEYS))
-    def read(self, key: str) -> None:
+    def read(self, key: RunKey) -> None:
         log = self.await_(self.store.read_log(key))
         assert list(log.records()) == self.model[key]
         self.durable[key] = len(self.model[key])

@@ -21,6 +21,7 @@ from polyloop.types import (
     InvalidRequest,
     RunAlreadyExists,
     RunConflict,
+    RunKey,
     RunLog,
     StoreBusy,
     UnsupportedSchemaVersion,
@@ -29,7 +30,7 @@ from tests.contract.records import model_intent, replied, started
 from tests.seams import append
 from tests.unit.jsonl_disk import eventually, story
 
-KEY = "a run"
+KEY = RunKey("a run")
 
 
 class Watched(sqlite3.Connection):
@@ -80,7 +81,7 @@ async def written(path: Path, steps: int = 1) -> None:
 async def test_barriers_of_many_runs_share_their_commits(path: Path) -> None:
     async with WatchedStore(path) as store:
         Watched.commits = 0
-        await asyncio.gather(*(append(store, f"run {number}", started()) for number in range(200)))
+        await asyncio.gather(*(append(store, RunKey(f"run {number}"), started()) for number in range(200)))
         assert Watched.commits <= 20
     assert change(path, "select count(*) from records") == [(200,)]
 
@@ -103,13 +104,15 @@ async def test_a_result_goes_by_itself_where_no_barrier_comes(path: Path) -> Non
 async def test_a_conflict_in_a_batch_concerns_its_run_alone(path: Path) -> None:
     async with SqliteRunStore(path) as store:
         for key in ("sound", "stale"):
-            await append(store, key, started())
+            await append(store, RunKey(key), started())
         outcomes = await asyncio.gather(
-            append(store, "stale", model_intent(5)), append(store, "sound", model_intent(1)), return_exceptions=True
+            append(store, RunKey("stale"), model_intent(5)),
+            append(store, RunKey("sound"), model_intent(1)),
+            return_exceptions=True,
         )
         assert isinstance(outcomes[0], RunConflict)
         assert outcomes[1] is None
-        assert (await store.read_log("stale")).next_seq == 1
+        assert (await store.read_log(RunKey("stale"))).next_seq == 1
 
 
 async def test_nothing_of_a_stale_driver_goes_in(path: Path) -> None:
@@ -177,7 +180,7 @@ async def test_a_failed_transaction_blocks_its_runs_until_they_are_read(path: Pa
         for _ in range(2):
             with pytest.raises(sqlite3.OperationalError, match="disk I/O"):
                 await append(store, KEY, model_intent(1))
-        await append(store, "another", started())
+        await append(store, RunKey("another"), started())
         assert (await store.read_log(KEY)).next_seq == 1
         await append(store, KEY, model_intent(1))
 
@@ -225,10 +228,10 @@ async def test_one_runs_damage_does_not_hinder_the_others_of_its_batch(path: Pat
     change(path, "delete from runs")
     async with SqliteRunStore(path) as store:
         outcomes = await asyncio.gather(
-            append(store, KEY, started()), append(store, "sound", started()), return_exceptions=True
+            append(store, KEY, started()), append(store, RunKey("sound"), started()), return_exceptions=True
         )
         assert isinstance(outcomes[0], CorruptRunLog)
-        assert (await store.read_log("sound")).next_seq == 1
+        assert (await store.read_log(RunKey("sound"))).next_seq == 1
 
 
 # ---------------------------------------------------------------- the file
@@ -295,7 +298,7 @@ async def test_another_loop_on_another_thread_is_served(path: Path) -> None:
     async with SqliteRunStore(path) as store:
         other = threading.Thread(target=lambda: asyncio.run(append(store, KEY, started())))
         other.start()
-        await append(store, "here", started())
+        await append(store, RunKey("here"), started())
         await asyncio.to_thread(other.join)
         assert (await store.read_log(KEY)).next_seq == 1
 
@@ -323,7 +326,7 @@ def _refused(attempt: Callable[[], Awaitable[RunLog | None]]) -> bool:
         await attempt()
 
     # A loop of the child's own: the parent's counts as running in this thread.
-    asyncio._set_running_loop(None)  # type: ignore[attr-defined]
+    asyncio._set_running_loop(None)
     try:
         asyncio.run(attempted())
     except RuntimeError as refusal:
@@ -338,7 +341,7 @@ def _writes(path: Path, number: int) -> None:
     async def write() -> None:
         async with SqliteRunStore(path) as store:
             for record in story(10):
-                await append(store, f"run {number}", record)
+                await append(store, RunKey(f"run {number}"), record)
 
     asyncio.run(write())
 
@@ -353,4 +356,4 @@ async def test_eight_processes_on_a_new_file_all_get_their_turn(path: Path) -> N
     assert [process.exitcode for process in processes] == [0] * 8
     async with SqliteRunStore(path) as store:
         for number in range(8):
-            assert (await store.read_log(f"run {number}")).next_seq == len(story(10))
+            assert (await store.read_log(RunKey(f"run {number}"))).next_seq == len(story(10))

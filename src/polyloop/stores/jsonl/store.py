@@ -39,7 +39,7 @@ def _watch_forks() -> None:
 
     def leave_all() -> None:
         for store in list(_entered):
-            store._leave_to_parent()
+            store._leave_to_parent()  # noqa: SLF001 - of this module's own class
 
     os.register_at_fork(after_in_child=leave_all)
 

@@ -23,6 +23,7 @@ LAYOUT: Final = 1
 """The version of the tables, in the file's `user_version`. Records have a version of their own."""
 
 PATH_FIELD: Final = "SqliteRunStore.path"
+"""How messages name the store's argument."""
 
 _TABLES: Final = (
     "create table runs (key text primary key not null, next_seq integer not null, ended integer not null)",

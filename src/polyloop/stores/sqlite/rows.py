@@ -38,11 +38,15 @@ class Item:
     """One append on its way."""
 
     key: str
+    """The run."""
     record: Record
+    """What is to be appended."""
     text: str | None
+    """The record as text; None where the writer is to encode it."""
     settled: bool = False
     """Whether its caller may be answered: a barrier is committed, another record is waiting, or it failed."""
     failure: BaseException | None = None
+    """What its caller is told instead."""
 
 
 def insert(connection: sqlite3.Connection, key: str, items: list[Item]) -> list[tuple[Item, Exception]]:
