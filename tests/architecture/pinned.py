@@ -77,6 +77,7 @@ MODULES: Final = {
 OPT_IN: Final = {
     "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},
     "polyloop.stores.jsonl": {"JsonlRunStore": "(directory: str | os.PathLike[str])"},
+    "polyloop.stores.sqlite": {"SqliteRunStore": "(path: str | os.PathLike[str])"},
 }
 
 FIELDS: Final = {

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from polyloop.ports import Action, ActionExecutor, EventSink, ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
+from polyloop.stores.sqlite import SqliteRunStore
 from polyloop.types import ActionKind, ChatMessage, Event, JSONValue, ModelReply
 from tests.contract.cases import (
     ActionSample,
@@ -77,11 +78,20 @@ def jsonl(folder: Path) -> JsonlRunStore:
     return JsonlRunStore(folder)
 
 
+def sqlite(folder: Path) -> SqliteRunStore:
+    """The embedded database."""
+    return SqliteRunStore(folder / "runs.sqlite")
+
+
 def _store(name: str, factory: StoreFactory, requires: str | None = None) -> Implementation[StoreFactory]:
     return Implementation(name=name, load=lambda: factory, requires=requires)
 
 
-RUN_STORES: tuple[Implementation[StoreFactory], ...] = (_store("ephemeral", ephemeral), _store("jsonl", jsonl))
+RUN_STORES: tuple[Implementation[StoreFactory], ...] = (
+    _store("ephemeral", ephemeral),
+    _store("jsonl", jsonl),
+    _store("sqlite", sqlite),
+)
 
 
 # ------------------------------------------------------------------------------------------------ models

@@ -12,9 +12,17 @@ from typing import Final
 from polyloop.ports import RunStore
 from polyloop.stores.jsonl import JsonlRunStore
 from polyloop.stores.jsonl.files import Os
+from polyloop.stores.sqlite import SqliteRunStore
+
+
+def _sqlite(directory: Path) -> SqliteRunStore:
+    directory.mkdir(exist_ok=True)
+    return SqliteRunStore(directory / "runs.sqlite")
+
 
 DURABLE: Final[Mapping[str, Callable[[Path], AbstractAsyncContextManager[RunStore]]]] = {
     "jsonl": JsonlRunStore,
+    "sqlite": _sqlite,
 }
 
 

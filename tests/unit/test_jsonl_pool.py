@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from polyloop.stores.jsonl.pool import Pool
+from polyloop.stores._pool import Pool
 from tests.unit.jsonl_disk import eventually, open_descriptors
 
 

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from polyloop.serialization import encode
+from polyloop.stores._pool import Pool
 from polyloop.stores.jsonl.files import DIRECTORY_FIELD, Os
-from polyloop.stores.jsonl.pool import Pool
 from polyloop.stores.jsonl.runs import Runs
 from polyloop.types import (
     EffectCompleted,

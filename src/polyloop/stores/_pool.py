@@ -26,10 +26,17 @@ _Job: TypeAlias = "tuple[_Desk, asyncio.Future[Any], Callable[[W], Any]]"
 
 
 class Pool(Generic[W]):
-    """At most `size` daemon threads, each started when it is first needed."""
+    """At most `size` daemon threads, each started when it is first needed.
 
-    def __init__(self, make_worker: Callable[[], W], size: int, name: str) -> None:
+    `due`, where given, is called on a thread before it waits for work: it does what has become due, and tells in how
+    many seconds it wants to be called again at the latest (None: not before there was work).
+    """
+
+    def __init__(
+        self, make_worker: Callable[[], W], size: int, name: str, *, due: Callable[[W], float | None] | None = None
+    ) -> None:
         self._make_worker = make_worker
+        self._due = due
         self._name = name
         self._threads: list[_Thread[W] | None] = [None] * size
         self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
@@ -90,7 +97,7 @@ class Pool(Generic[W]):
     def _thread(self, index: int) -> _Thread[W]:
         thread = self._threads[index]
         if thread is None:
-            thread = _Thread(self._make_worker(), f"{self._name}-{index}")
+            thread = _Thread(self._make_worker(), f"{self._name}-{index}", self._due)
             thread.start()
             self._threads[index] = thread
         return thread
@@ -104,17 +111,25 @@ class Pool(Generic[W]):
 
 
 class _Thread(threading.Thread, Generic[W]):
-    def __init__(self, worker: W, name: str) -> None:
+    def __init__(self, worker: W, name: str, due: Callable[[W], float | None] | None) -> None:
         super().__init__(name=name, daemon=True)
+        self._due = due
         self.jobs: queue.SimpleQueue[_Job[W] | None] = queue.SimpleQueue()
         self.worker = worker
 
     def run(self) -> None:
-        while (job := self.jobs.get()) is not None:
+        while (job := self._next()) is not None:
             desk, future, work = job
             desk.leave(future, *_outcome(work, self.worker))
             # A thread that waits must not keep alive what its last job was about.
             del job, desk, future, work
+
+    def _next(self) -> _Job[W] | None:
+        if self._due is None:
+            return self.jobs.get()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.jobs.get(timeout=self._due(self.worker))
 
 
 def _outcome(work: Callable[[W], R], worker: W) -> tuple[R | None, BaseException | None]:

@@ -1,0 +1,131 @@
+"""The file: made, opened, laid out; transactions on it; what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from polyloop.types import (
+    CorruptionReason,
+    CorruptRunLog,
+    InvalidRequest,
+    StoreBusy,
+    UnsupportedSchemaVersion,
+)
+
+LAYOUT: Final = 1
+"""The version of the tables, in the file's `user_version`. Records have a version of their own."""
+
+PATH_FIELD: Final = "SqliteRunStore.path"
+"""How messages name the store's argument."""
+
+_TABLES: Final = (
+    "create table runs (key text primary key not null, next_seq integer not null, ended integer not null)",
+    (
+        "create table records (key text not null, seq integer not null, kind text not null, recorded_at text not null,"
+        " stop_reason text, record text not null, checksum integer not null, primary key (key, seq))"
+    ),
+    f"pragma user_version = {LAYOUT}",
+)
+
+_creating: Final = threading.Lock()
+
+
+def create_file(path: Path) -> None:
+    """Make the file where it does not exist, for its owner alone, with its name on the disk."""
+    # Made here, for SQLite would make it readable to others. Never opened if it exists: closing a descriptor drops
+    # the locks that other connections of this process hold on the file.
+    with _creating:
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return
+        os.close(fd)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def set_up(connection: sqlite3.Connection, deadline: float) -> None:
+    """Set a new connection to write-ahead log and full syncs, and make the tables where there are none."""
+    while True:
+        try:
+            (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            # On a new file this does not wait by itself, whatever the timeout.
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise InvalidRequest(PATH_FIELD, "must lie where SQLite can keep a write-ahead log")
+    connection.execute("pragma synchronous = full")
+    if _layout(connection) == LAYOUT:
+        return
+    with transaction(connection, "begin immediate"):
+        found = _layout(connection)
+        if found not in (0, LAYOUT):
+            raise UnsupportedSchemaVersion(str(found), str(LAYOUT), "another layout of the tables")
+        if not found:
+            if connection.execute("select 1 from sqlite_master").fetchone() is not None:
+                raise InvalidRequest(PATH_FIELD, "must not be a database of something else")
+            for statement in _TABLES:
+                connection.execute(statement)
+
+
+def _layout(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("pragma user_version").fetchone()
+    return int(version)
+
+
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Move all of the write-ahead log into the database, synced.
+
+    After a failed sync the kernel may hold pages of the log for clean that are not on the disk: a later sync would not
+    write them, and a power loss would cut the log off there, before what was acknowledged since.
+    """
+    (busy, _, _) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+    if busy:
+        error = sqlite3.OperationalError("the write-ahead log is being read")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise error
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Commit what is done inside, or roll it back."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("commit")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("rollback")
+        raise
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another connection held a lock for too long."""
+    return _code(error) == sqlite3.SQLITE_BUSY
+
+
+def _code(error: BaseException) -> int:
+    # The lowest byte is the error, the others say more of it. Errors of the module itself have none.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def translated(error: Exception, key: str | None, began: float) -> Exception:
+    """What a caller is told: never a bare "database is locked"."""
+    if is_busy(error):
+        return StoreBusy(key, time.monotonic() - began)
+    if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CorruptRunLog(CorruptionReason.MALFORMED_LINE, f"SQLite refuses the file: {error}", key=key)
+    return error

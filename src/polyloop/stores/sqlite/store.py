@@ -1,0 +1,171 @@
+"""`SqliteRunStore`: any number of runs in one SQLite file."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import sqlite3
+import threading
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from polyloop.serialization import encode
+from polyloop.stores._pool import Pool
+from polyloop.stores.sqlite.file import PATH_FIELD
+from polyloop.stores.sqlite.rows import Item
+from polyloop.stores.sqlite.writer import LOCK_WAIT_S, Writer, inherited
+from polyloop.types import (
+    EffectCompleted,
+    EffectIntended,
+    InvalidRequest,
+    Record,
+    RunFinished,
+    RunKey,
+    RunLog,
+    RunStarted,
+    StepCompleted,
+)
+from polyloop.types._checks import check_run_key, reject
+
+_entered: Final[weakref.WeakSet[SqliteRunStore]] = weakref.WeakSet()
+_left_behind: Final[list[sqlite3.Connection]] = []
+"""Connections of the parent: SQLite forbids a forked process even to close them."""
+
+
+@functools.cache
+def _watch_forks() -> None:
+    def leave_all() -> None:
+        for store in list(_entered):
+            store._leave_to_parent()  # noqa: SLF001 - of this module's own class
+
+    os.register_at_fork(after_in_child=leave_all)
+
+
+class SqliteRunStore:
+    """Keeps the logs of all runs in one SQLite file: for many concurrent runs, which share their syncs.
+
+    ::
+
+        async with SqliteRunStore("runs.sqlite") as store:
+            definition = AgentDefinition(store=store, ...)
+
+    For a local disk: SQLite's write-ahead log does not work over a network. The file is made where it does not exist,
+    with mode 0600, in a directory that must exist; SQLite keeps two more beside it while it is in use (`-wal`,
+    `-shm`), which belong to it. Tables and useful queries: `research-wiki/design/0017-sqlite-store.md`.
+
+    One object serves any number of runs, tasks, event loops and threads; objects and processes may share a file. A
+    call that waits longer than 30 seconds for another writer raises `StoreBusy`. SQLite is called on one thread of
+    the object's own, never on an event loop's.
+
+    It works inside `async with` only (`RuntimeError` otherwise), and cannot be entered again before it was left.
+    Leaving waits for the calls under way, commits what waits, raises the first failure that nobody was told of, and
+    closes the file. A forked process finds the object left, and cannot enter a store on that file (`RuntimeError`):
+    SQLite does not survive a fork. Start such processes with `spawn`.
+
+    A call that fails raises `sqlite3.Error` itself, except for a lock (`StoreBusy`) and damage (`CorruptRunLog`). The
+    failure of a transaction is told to each of its runs, whose keys are then blocked until read with `read_log`.
+    """
+
+    _connection: type[sqlite3.Connection] = sqlite3.Connection
+    _wait_s = LOCK_WAIT_S
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        given = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(given, str):
+            reject(PATH_FIELD, "a path as a string or os.PathLike", given)
+        if not given or "\0" in given or given == ":memory:":
+            raise InvalidRequest(PATH_FIELD, "must be the path of a file, not empty and without NUL characters")
+        # Absolute, for a change of the working directory must not split the runs.
+        self._path = Path(given).absolute()
+        self._gate = threading.Lock()
+        self._entered = False
+        self._inode: tuple[int, int] | None = None
+        self._pool: Pool[Writer] | None = None
+        self._inbox: collections.deque[Item] = collections.deque()
+
+    def __repr__(self) -> str:
+        return f"SqliteRunStore({str(self._path)!r})"
+
+    async def __aenter__(self) -> Self:
+        with self._gate:
+            if self._entered:
+                raise RuntimeError("this SqliteRunStore is in use: it cannot be entered again before it was left")
+            self._entered = True
+        inbox = self._inbox = collections.deque()
+        pool = Pool(
+            lambda: Writer(self._path, inbox, self._connection, self._wait_s), 1, "polyloop-sqlite", due=Writer.rest
+        )
+        try:
+            self._inode = await pool.submit(0, Writer.prepare)
+        except BaseException:
+            self._entered = False
+            await pool.close(Writer.close)
+            raise
+        self._pool = pool
+        _watch_forks()
+        _entered.add(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pool, self._pool, self._entered = self._pool, None, False
+        if pool is None:
+            return
+        try:
+            await pool.close(Writer.close)
+        except Exception as failure:
+            if error is None or isinstance(error, Exception):
+                raise
+            # A cancellation passes whatever else goes wrong.
+            error.add_note(f"leaving {self!r} failed too: {type(failure).__name__}: {failure}")
+
+    def _leave_to_parent(self) -> None:
+        pool, self._pool, self._entered, self._gate = self._pool, None, False, threading.Lock()
+        if pool is not None and self._inode is not None:
+            inherited.add(self._inode)
+            _left_behind.extend(writer.connection for writer in pool.workers() if writer.connection is not None)
+
+    async def append_run_start(self, key: RunKey, record: RunStarted, /) -> None:
+        """Write a run's first record. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def append_intent(self, key: RunKey, record: EffectIntended, /) -> None:
+        """Announce an effect. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def append_result(self, key: RunKey, record: EffectCompleted, /) -> None:
+        """Write what came of an effect. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def append_step(self, key: RunKey, record: StepCompleted, /) -> None:
+        """Write a step. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def finish(self, key: RunKey, record: RunFinished, /) -> None:
+        """Write an end record. See `polyloop.ports.RunStore`."""
+        await self._append(key, record)
+
+    async def read_log(self, key: RunKey, /) -> RunLog:
+        """Read a run's log from the file; unblocks the key. See `polyloop.ports.RunStore`."""
+        check_run_key(key)
+        return await self._running().submit(0, lambda writer: writer.read(key))
+
+    async def _append(self, key: RunKey, record: Record) -> None:
+        check_run_key(key)
+        pool = self._running()
+        # What holds mappings is encoded before anybody else can run: a cancelled caller may change them while the
+        # call is under way. The rest is immutable, and long texts are better encoded on the thread.
+        mutable = isinstance(record, RunStarted) or (isinstance(record, EffectIntended) and record.action is not None)
+        item = Item(key, record, encode(record) if mutable else None)
+        # In the inbox before the job: whichever job comes first takes all that lies there into one transaction.
+        self._inbox.append(item)
+        await pool.submit(0, lambda writer: writer.settle(item))
+
+    def _running(self) -> Pool[Writer]:
+        if self._pool is None:
+            raise RuntimeError(f"{self!r} works inside 'async with' only: it was not entered yet, or was left")
+        return self._pool
