@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from polyloop.stores._listing import DRIVEN, Listing, RunState, RunSummary, place, summary_of
 from polyloop.stores._positions import check_position
 from polyloop.types import (
     EffectCompleted,
@@ -34,6 +36,8 @@ class EphemeralRunStore:
     def __init__(self) -> None:
         self._logs: dict[str, list[Record]] = {}
         self._blocked: set[str] = set()
+        self._driven: set[str] = set()
+        """The runs whose last append here was taken and was no end record."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -75,6 +79,54 @@ class EphemeralRunStore:
             records = tuple(self._logs.get(key, ()))
         return RunLog.from_records(map(detached, records))
 
+    async def runs(
+        self,
+        *,
+        state: RunState | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: RunSummary | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[RunSummary]:
+        """List the runs, by their start and then by their key.
+
+        Args:
+            state: Only runs in this state; None for all.
+            prefix: Only runs whose key begins with this.
+            limit: At most so many; None for all.
+            after: Only runs behind this one, which need not exist any more: the last of the page before.
+            newest_first: The reverse order.
+
+        Raises:
+            InvalidRequest: an argument is not of its type, or negative.
+        """
+        listing = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
+        with self._lock:
+            logs = {key: tuple(log) for key, log in self._logs.items()}
+        found = (summary_of(key, RunLog.from_records(records)) for key, records in logs.items())
+        wanted = sorted(filter(listing.wants, found), key=place, reverse=newest_first)
+        for summary in wanted[:limit]:
+            yield summary
+
+    async def delete(self, key: RunKey, /) -> bool:
+        """Forget a run and its log.
+
+        Args:
+            key: The run.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            RunConflict: the run is driven in this object: its last append here was taken, and was no end record.
+        """
+        check_run_key(key)
+        with self._lock:
+            if key in self._driven:
+                raise RunConflict(key, DRIVEN)
+            self._blocked.discard(key)
+            return self._logs.pop(key, None) is not None
+
     def _append(self, key: RunKey, record: Record) -> None:
         check_run_key(key)
         copy = detached(record)
@@ -86,6 +138,11 @@ class EphemeralRunStore:
                 check_position(key, copy, len(log), ended=bool(log) and is_terminal(log[-1]))
             except PolyLoopError:
                 self._blocked.add(key)
+                self._driven.discard(key)
                 raise
             log.append(copy)
+            if isinstance(copy, RunFinished):
+                self._driven.discard(key)
+            else:
+                self._driven.add(key)
             self._logs[key] = log
