@@ -90,7 +90,12 @@ def test_import_polyloop_brings_nothing_but_itself_and_the_standard_library() ->
 def test_a_run_without_tools_and_failures_needs_no_third_party_package() -> None:
     """jsonschema is for tools, loguru for failures that the caller cannot see otherwise."""
     modules = brought_along(RUN_WITHOUT_TOOLS, PACKAGE.parent)
-    assert forbidden_in(modules) == {"polyloop.stores", "polyloop.stores._positions", "polyloop.stores.ephemeral"}
+    assert forbidden_in(modules) == {
+        "polyloop.stores",
+        "polyloop.stores._listing",
+        "polyloop.stores._positions",
+        "polyloop.stores.ephemeral",
+    }
 
 
 @pytest.mark.parametrize(
