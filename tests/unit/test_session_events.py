@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
+import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -175,6 +176,29 @@ async def test_a_failing_sink_is_logged_with_its_place_and_without_any_value(log
     assert "in emit" in lines
     assert "a/key {braces} <red>\\n" in lines, "which run is told, harmlessly"
     assert SECRET not in lines
+
+
+@pytest.mark.parametrize("stderr", ["open", "closed", "none"])
+async def test_a_log_handler_that_raises_does_not_interrupt_a_run_either(
+    stderr: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(message: object) -> None:
+        raise BlockingIOError(str(message))
+
+    errors = io.StringIO()
+    if stderr == "closed":
+        errors.close()
+    monkeypatch.setattr(sys, "stderr", None if stderr == "none" else errors)
+    handler = logger.add(broken, level=0, catch=False)
+    try:
+        result = await dataclasses.replace(definition(), events=LeakySink()).run(request())
+    finally:
+        logger.remove(handler)
+    assert result.final_answer == "42"
+    assert result.event_sink_failures > 0
+    if stderr == "open":
+        assert "a loguru handler raised BlockingIOError" in errors.getvalue(), "it is told where it can be"
+        assert SECRET not in errors.getvalue()
 
 
 async def test_nothing_is_logged_by_a_run_that_ends_in_any_other_way(logged: io.StringIO) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import traceback
 
 from polyloop.types.records import MAX_ERROR_CHARS
@@ -23,14 +25,22 @@ def log_failure(what: str, key: str, error: BaseException) -> None:
     `what` is a constant of this library. loguru's own `exception=` would print the values of local variables
     under a user's default sink, so the frames are formatted here.
     """
-    from loguru import logger  # noqa: PLC0415 - imported at first use: `import polyloop` stays light
-
     frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-    logger.error("{} (run {}): {}\n{}", what, ascii(key[:120]), type(error).__qualname__, frames)
+    _log(f"{what} (run {key[:120]!a}): {type(error).__qualname__}\n{frames}")
 
 
 def log_note(what: str, key: str) -> None:
     """Log a failure that has no exception."""
-    from loguru import logger  # noqa: PLC0415 - as above
+    _log(f"{what} (run {key[:120]!a})")
 
-    logger.error("{} (run {})", what, ascii(key[:120]))
+
+def _log(message: str) -> None:
+    from loguru import logger  # noqa: PLC0415 - imported at first use: `import polyloop` stays light
+
+    try:
+        # As an argument, for braces in it are none of loguru's.
+        logger.error("{}", message)
+    except Exception as failure:  # noqa: BLE001 - a handler of the user's that was added with catch=False
+        # A run is not interrupted by what cannot be told of it; standard error is what loguru itself falls back on.
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, it is broken, or closed
+            sys.stderr.write(f"PolyLoop: a loguru handler raised {type(failure).__qualname__} at: {message}\n")
