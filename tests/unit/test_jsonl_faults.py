@@ -421,3 +421,33 @@ async def test_after_a_failed_finish_the_run_can_be_finished(tmp_path: Path) -> 
         await store.read_log(KEY)
         await append(store, KEY, ended(4))
         assert (await store.read_log(KEY)).finished == ended(4)
+
+
+async def test_an_end_whose_sync_failed_is_written_again_before_it_is_told(tmp_path: Path) -> None:
+    """Nothing is appended behind an end that could make it durable later, and a stored result is believed."""
+    store, system = faulty_store(tmp_path)
+    async with store:
+        await write(store, RECORDS[:-1])
+        system.fail("fdatasync", raising(errno.EIO))
+        with pytest.raises(OSError, match="planted"):
+            await append(store, KEY, RECORDS[-1])
+        system.fail("fdatasync", raising(errno.EIO))
+        with pytest.raises(OSError, match="planted"):
+            await store.read_log(KEY)
+        system.reset()
+        assert (await store.read_log(KEY)).records() == tuple(RECORDS)
+        assert [name for name, _ in system.calls if name in ("pwrite", "fdatasync")] == ["pwrite", "fdatasync"]
+
+
+async def test_an_end_that_somebody_else_wrote_is_synced_before_it_is_told_also_where_nobody_may_write(
+    tmp_path: Path,
+) -> None:
+    async with JsonlRunStore(tmp_path) as writer:
+        await write(writer, RECORDS)
+    path_of(tmp_path).chmod(0o400)
+    store, system = faulty_store(tmp_path)
+    async with store:
+        system.reset()
+        await store.read_log(KEY)
+        assert system.count("fdatasync") == 1
+        assert system.count("pwrite") == 0

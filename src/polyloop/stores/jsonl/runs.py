@@ -139,14 +139,11 @@ class Runs:
             lock(self._os, fd, key, shared=True)
             status = self._os.fstat(fd)
             data = read_all(self._os, fd, status.st_size)
+            contents = self._contents(run, data)
+            if contents.ended:
+                self._confirm_end(run, fd, contents, data)
         finally:
             self._os.close(fd)
-        try:
-            contents = read_contents(key, run.lines, data)
-        except BaseException:
-            # An append that follows must not go by what was known before the damage.
-            self._forget(run)
-            raise
         self._remember(run, contents, data, status)
         return contents.log
 
@@ -168,6 +165,31 @@ class Runs:
     def let_go(self) -> None:
         """Close everything in a forked process: an open file that is shared with the parent would share its lock."""
         for file in list(self._open.values()):
+            self._os.close(file.fd)
+
+    def _contents(self, run: _Run, data: bytes) -> Contents:
+        try:
+            return read_contents(run.key, run.lines, data)
+        except BaseException:
+            # An append that follows must not go by what was known before the damage.
+            self._forget(run)
+            raise
+
+    def _confirm_end(self, run: _Run, fd: int, contents: Contents, data: bytes) -> None:
+        """Make an end durable before anybody is told of it: nothing will follow that could do it later.
+
+        Whoever wrote it may have been killed before its sync. Where this object saw the sync fail, the system may hold
+        the bytes for clean that it could not write, so they are written again.
+        """
+        if run.failure is None:
+            self._os.fdatasync(fd)
+            return
+        file = open_file(self._os, run.path, create=False)
+        try:
+            # Over themselves, which needs no other lock than the reader's: nothing follows an end.
+            write_all(self._os, file.fd, data[contents.durable : contents.length], contents.durable)
+            self._os.fdatasync(file.fd)
+        finally:
             self._os.close(file.fd)
 
     def _run(self, key: str) -> _Run:
