@@ -34,7 +34,7 @@ check: .venv/.stamp-dev
 	$(BIN)/lint-imports
 
 verify: .venv/.stamp-dev
-	$(BIN)/pytest -n $(WORKERS) -m slow
+	POLYLOOP_PROOF_TABLE=1 $(BIN)/pytest -n $(WORKERS) -m slow
 
 mutants: .venv/.stamp-dev
 	$(BIN)/python -m tests.mutation.run

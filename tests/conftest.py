@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import verify_limit
 from tests.contract import options
+from tests.proof import plugin as proof
 
 # No limits of time within a test: a busy machine is no fault of the code. The timeout of pytest bounds each test.
 settings.register_profile(
@@ -26,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     options.load_options(config)
     config.pluginmanager.register(verify_limit)
+    config.pluginmanager.register(proof)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
