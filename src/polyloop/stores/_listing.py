@@ -23,8 +23,11 @@ from polyloop.types import (
 from polyloop.types._checks import check_bool, check_count, check_run_key, check_str, check_type
 from polyloop.types.records import is_terminal
 
-DRIVEN: Final = "it is driven in this store object, and cannot be deleted before it ends"
-"""Why a run is not deleted."""
+DRIVEN: Final = (
+    "what was last appended here is no end record, so it may be driven still, and is not deleted: "
+    "let it end, or delete it through another store object"
+)
+"""Why a run is not deleted, and the way out."""
 
 
 class RunState(enum.StrEnum):
@@ -37,7 +40,8 @@ class RunState(enum.StrEnum):
     ENDED = "ended"
     """The log ends with one of the other nine stop reasons: nothing may follow."""
     DAMAGED = "damaged"
-    """What listing reads of the log makes no sense; `read_log` tells what is wrong."""
+    """What listing reads of the log makes no sense, or a newer version wrote it; `read_log` tells what is wrong. Not
+    every damage is found by listing, which need not read a log whole."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class RunSummary:
     last_record_at: str | None
     """When its last record was built, UTC; None if the log is damaged."""
     steps: int | None
-    """How many steps its log holds; None if the log is damaged."""
+    """How many steps its log holds; None if the log is damaged. The file store takes it from the last step's number."""
     stop_reason: StopReason | None
     """Why it stopped; None unless `state` is `cancelled` or `ended`."""
 
@@ -69,7 +73,7 @@ class Listing:
     limit: int | None
     """At most so many; None for all."""
     after: RunSummary | None
-    """Only runs behind this one, in the order of the listing; it need not exist any more."""
+    """Only runs behind this one, in the order of the listing. Its key and start count; it need not exist any more."""
     newest_first: bool
     """The reverse order."""
 
@@ -124,6 +128,9 @@ async def copy_run(source: RunStore, target: RunStore, key: RunKey) -> int:
     The copy is an honest prefix at any moment: interrupted, it holds the first records and can be resumed like any
     run that was. It is read back at the end and compared.
 
+    Results and steps behind the last intent of an unfinished run are ordered records in the copy too: they are durable
+    at the latest once the target's `async with` was left. Delete the original after that.
+
     Args:
         source: Where the log is read.
         target: Where it is written. It must not know the key.
@@ -135,7 +142,8 @@ async def copy_run(source: RunStore, target: RunStore, key: RunKey) -> int:
     Raises:
         InvalidRequest: `source` holds no record of `key`.
         CorruptRunLog: the log in `source` is damaged; nothing was written.
-        RunAlreadyExists: `target` has a record of `key`; nothing was written.
+        RunAlreadyExists: `target` has a record of `key`; nothing was written. An interrupted copy is such a record:
+            resume it, or delete it and copy again.
         RunConflict: somebody else appended to the copy in the meantime.
     """
     check_run_key(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
 
@@ -79,7 +79,7 @@ class EphemeralRunStore:
             records = tuple(self._logs.get(key, ()))
         return RunLog.from_records(map(detached, records))
 
-    async def runs(
+    def runs(
         self,
         *,
         state: RunState | None = None,
@@ -87,8 +87,8 @@ class EphemeralRunStore:
         limit: int | None = None,
         after: RunSummary | None = None,
         newest_first: bool = False,
-    ) -> AsyncIterator[RunSummary]:
-        """List the runs, by their start and then by their key.
+    ) -> AsyncGenerator[RunSummary, None]:
+        """List the runs, by their start and then by their key, as they are when the first is asked for.
 
         Args:
             state: Only runs in this state; None for all.
@@ -101,11 +101,12 @@ class EphemeralRunStore:
             InvalidRequest: an argument is not of its type, or negative.
         """
         listing = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
+        return self._listed(listing)
+
+    async def _listed(self, listing: Listing) -> AsyncGenerator[RunSummary, None]:
         with self._lock:
-            logs = {key: tuple(log) for key, log in self._logs.items()}
-        found = (summary_of(key, RunLog.from_records(records)) for key, records in logs.items())
-        wanted = sorted(filter(listing.wants, found), key=place, reverse=newest_first)
-        for summary in wanted[:limit]:
+            found = [summary_of(key, RunLog.from_records(records)) for key, records in self._logs.items()]
+        for summary in sorted(filter(listing.wants, found), key=place, reverse=listing.newest_first)[: listing.limit]:
             yield summary
 
     async def delete(self, key: RunKey, /) -> bool:

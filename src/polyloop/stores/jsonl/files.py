@@ -13,6 +13,7 @@ import re
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -69,6 +70,14 @@ class Os:
     def mkdir(self, path: Path, mode: int) -> None:
         """Make one directory."""
         path.mkdir(mode)
+
+    def scandir(self, path: Path) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """The entries of a directory, one after the other."""
+        return os.scandir(path)
+
+    def unlink(self, path: Path) -> None:
+        """Take a file's name away."""
+        path.unlink()
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """Read at a place."""

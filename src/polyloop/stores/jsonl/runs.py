@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from polyloop.serialization import encode
+from polyloop.stores._listing import DRIVEN
 from polyloop.stores._positions import check_position
 from polyloop.stores.jsonl.contents import BARRIERS, Contents, read_contents
 from polyloop.stores.jsonl.files import (
@@ -36,6 +37,7 @@ from polyloop.stores.jsonl.files import (
     write_all,
 )
 from polyloop.stores.jsonl.format import LineFormat
+from polyloop.stores.jsonl.listing import Index, summarize_open
 from polyloop.types import Record, RunAlreadyExists, RunConflict, RunFinished, RunLog, RunStarted
 
 OPEN_FILES_PER_THREAD: Final = 16
@@ -84,6 +86,10 @@ class _Place:
         return same and self.size == self.length
 
 
+_left_behind: Final[list[Index]] = []
+"""Listings of the parent: a forked process may not so much as close a database that a thread was using."""
+
+
 class _Run:
     """One run, as this store object knows it."""
 
@@ -106,6 +112,7 @@ class Runs:
         self._os = system
         self._runs: dict[str, _Run] = {}
         self._open: collections.OrderedDict[str, OpenFile] = collections.OrderedDict()
+        self.indexes: set[Index] = set()
 
     def prepare(self) -> None:
         """Make the directory, or refuse it."""
@@ -147,8 +154,25 @@ class Runs:
         self._remember(run, contents, data, status)
         return contents.log
 
+    def delete(self, key: str) -> bool:
+        """Take a run's log away; whether there was one."""
+        run = self._run(key)
+        if run.place is not None and run.place.taken_over:
+            raise RunConflict(key, DRIVEN)
+        try:
+            found = self._delete(run)
+        except BaseException:
+            self._forget(run)
+            if run.failure is None:
+                del self._runs[key]
+            raise
+        self._drop(run)
+        return found
+
     def close(self) -> None:
         """Sync what is not yet durable, close everything, and raise the first failure."""
+        for index in list(self.indexes):
+            index.close()
         failures: list[Exception] = []
         for run in self._runs.values():
             if run.place is not None and run.place.taken_over and run.place.pending:
@@ -166,6 +190,7 @@ class Runs:
         """Close everything in a forked process: an open file that is shared with the parent would share its lock."""
         for file in list(self._open.values()):
             self._os.close(file.fd)
+        _left_behind.extend(self.indexes)
 
     def _contents(self, run: _Run, data: bytes) -> Contents:
         try:
@@ -300,6 +325,21 @@ class Runs:
             self._os.fdatasync(file.fd)
         finally:
             self._os.unlock(file.fd)
+
+    def _delete(self, run: _Run) -> bool:
+        try:
+            file, _ = self._locked(run, create=False)
+        except FileNotFoundError:
+            self._os.stat(self._directory)
+            return False
+        # Whoever waits for the lock finds that the name is gone, and does not write into what no longer has one.
+        try:
+            found = summarize_open(self._os, file.fd, run.path.name) is not None
+            self._os.unlink(run.path)
+            sync_directory(self._os, self._directory)
+        finally:
+            self._os.unlock(file.fd)
+        return found
 
     # --- what is remembered
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import threading
 import weakref
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from polyloop.serialization import encode
+from polyloop.stores._listing import Listing, RunState, RunSummary
 from polyloop.stores._pool import Pool
 from polyloop.stores.jsonl.files import DIRECTORY_FIELD, Os
+from polyloop.stores.jsonl.listing import Index
 from polyloop.stores.jsonl.runs import Runs
 from polyloop.types import (
     EffectCompleted,
@@ -29,6 +34,9 @@ from polyloop.types._checks import check_run_key, reject
 
 THREADS: Final = 8
 """How many threads write and sync. Each run is pinned to one."""
+
+_pins: Final = itertools.count()
+"""Which thread a listing is made on: one after the other."""
 
 _entered: Final[weakref.WeakSet[JsonlRunStore]] = weakref.WeakSet()
 
@@ -149,6 +157,77 @@ class JsonlRunStore:
         """Read a run's log from its file; unblocks the key. See `polyloop.ports.RunStore`."""
         check_run_key(key)
         return await self._running().submit(hash(key), lambda runs: runs.read(key))
+
+    def runs(
+        self,
+        *,
+        state: RunState | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: RunSummary | None = None,
+        newest_first: bool = False,
+    ) -> AsyncGenerator[RunSummary, None]:
+        """List the runs, by their start and then by their key. Damaged logs have no start and come first.
+
+        Of each log the beginning and the end are read, of all of them before the first summary is given: put a `limit`
+        on the number of summaries, not on the time. Memory stays the same for any number of runs; what is needed to
+        put them in order goes into a temporary file without a name. A run that is begun or deleted meanwhile may be
+        listed or not. A log whose damage hides its key is listed under its file's name; an empty or wholly torn file
+        is no run; whatever else lies in the directory is passed over.
+
+        Args:
+            state: Only runs in this state; None for all.
+            prefix: Only runs whose key begins with this.
+            limit: At most so many; None for all.
+            after: Only runs behind this one, which need not exist any more: the last of the page before.
+            newest_first: The reverse order.
+
+        Raises:
+            InvalidRequest: an argument is not of its type, or negative.
+            StoreBusy: another process kept a log locked for 30 seconds.
+            OSError: a log, or the directory, cannot be read.
+        """
+        listing = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
+        return self._listed(listing)
+
+    async def _listed(self, listing: Listing) -> AsyncGenerator[RunSummary, None]:
+        pool, pin = self._running(), next(_pins)
+        index = Index(self._directory, self._os, listing)
+        try:
+            while await self._still(pool).submit(pin, lambda runs: index.read_some(runs.indexes)):
+                pass
+            while page := await self._still(pool).submit(pin, lambda _: index.page()):
+                for summary in page:
+                    yield summary
+        finally:
+            # Not awaited, for whoever drops a listing does not wait for it. Leaving the store releases it as well,
+            # and then nothing can be handed in.
+            if self._pool is pool:
+                with contextlib.suppress(RuntimeError):
+                    pool.submit(pin, lambda _: index.close())
+
+    def _still(self, pool: Pool[Runs]) -> Pool[Runs]:
+        """The threads that a listing was begun on, unless the store was left since."""
+        if self._pool is not pool:
+            raise RuntimeError(f"{self!r} was left while its runs were listed")
+        return pool
+
+    async def delete(self, key: RunKey, /) -> bool:
+        """Delete a run's log, durably, with all that is in it. Damaged ones too.
+
+        Args:
+            key: The run.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            RunConflict: the run is driven in this object: its last append here was taken, and was no end record. One
+                that is driven elsewhere is deleted, and its driver's next append refused.
+            StoreBusy: another process kept the log locked for 30 seconds.
+        """
+        check_run_key(key)
+        return await self._running().submit(hash(key), lambda runs: runs.delete(key))
 
     async def _append(self, key: RunKey, record: Record) -> None:
         check_run_key(key)
