@@ -301,10 +301,11 @@ class RunStore(Protocol):
     never acknowledged tail is not damage and is dropped.
 
     *Failures.* A store's own exceptions pass through unchanged and end the run at once. A failure or refusal
-    surfaces at that call, or at the next call for that key, as itself; it blocks the key for this store object
-    until the next `read_log` of the key, which reads the medium afresh. A blocked key refuses every append, after
-    a refusal with `RunConflict`; other keys and other store objects are not concerned. A record whose append
-    failed is either wholly in the log that this read finds, or not at all.
+    surfaces at that call, or at the next call for that key, as itself; of ordered records that wait to be written
+    with what follows, at the next barrier at the latest. It blocks the key for this store object until the next
+    `read_log` of the key, which reads the medium afresh. A blocked key refuses every append, after a refusal with
+    `RunConflict`; other keys and other store objects are not concerned. A record whose append failed is either
+    wholly in the log that this read finds, or not at all.
 
     *Cancellation.* A cancelled call is wholly written or wholly not, as the next `read_log` of the key finds it,
     and the object stays usable. Other calls that are under way are not concerned.

@@ -34,6 +34,7 @@ from tests.contract.store_tools import (
     EXISTS,
     KEY,
     KEYS,
+    LATEST,
     NO_MORE,
     OTHERS,
     POSITION,
@@ -96,6 +97,29 @@ async def the_refusal_of_an_ordered_append_surfaces(case: StoreCase) -> None:
             second = await settled(put(store, key, model_intent(len(log), 1))) if first is None else first
             what = f"the refusal of a {type(record).__name__} at position {record.seq}"
             demand(isinstance(second, RunConflict), f"{what} was never raised: the calls gave {first!r}, {second!r}")
+
+
+@SUITE.promise(
+    LATEST, look_at="a refused append_result or append_step with more of them behind it: nothing behind it may be taken"
+)
+async def a_barrier_tells_of_every_ordered_record_before_it(case: StoreCase) -> None:
+    log = a_run(1)
+    place = len(log)
+    stretches: list[list[Record]] = [
+        [replied(place + 3), stepped(place)],
+        [acted(place - 1), replied(place), stepped(place + 1)],
+        [replied(place), stepped(place + 4), stepped(place + 1)],
+    ]
+    async with case.open() as store:
+        for number, (stretch, taken) in enumerate(zip(stretches, (0, 0, 1), strict=True)):
+            key = RunKey(f"stretch-{number}")
+            await put_all(store, key, log)
+            right = sum(record.seq in (place, place + 1) for record in stretch)
+            barrier = model_intent(place + right, 1)
+            outcomes = [await settled(put(store, key, record)) for record in (*stretch, barrier)]
+            told = any(isinstance(outcome, RunConflict) for outcome in outcomes)
+            demand(told, f"a refusal among ordered records was never raised: the calls gave {outcomes!r}")
+            await expect_log(store, key, [*log, *stretch[:taken]], "after a refusal among ordered records")
 
 
 @SUITE.promise(REFUSED, look_at="appending to a key without records: only append_run_start may be the first")

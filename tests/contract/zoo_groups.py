@@ -19,6 +19,7 @@ REFUSALS = frozenset(
         "a_blocked_key_refuses_every_append",
         "a_refusal_among_calls_at_once_concerns_one_run",
         "the_refusal_of_an_ordered_append_surfaces",
+        "a_barrier_tells_of_every_ordered_record_before_it",
         "a_fresh_object_refuses_without_having_read",
         "a_stale_position_is_refused",
         "an_object_that_is_behind_is_refused",

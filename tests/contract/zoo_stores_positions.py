@@ -130,6 +130,7 @@ class RefusesWithAnotherError(DictStore):
 
 @wrong(
     "the_refusal_of_an_ordered_append_surfaces",
+    "a_barrier_tells_of_every_ordered_record_before_it",
     "a_gap_is_refused",
     "a_repeated_position_is_refused",
     "a_stale_position_is_refused",
@@ -152,6 +153,33 @@ class LosesOrderedRefusals(DictStore):
         blocked = key in self.blocked
         if isinstance(await settled(self.append(key, record)), RunConflict) and not blocked:
             self.blocked.discard(key)
+
+
+@wrong(
+    "a_barrier_tells_of_every_ordered_record_before_it",
+    besides=REFUSALS | {"a_stale_stretch_of_records_is_refused_whole"},
+)
+class ForgetsARefusalForTheNextRecord(DictStore):
+    """Keeps the refusal of an ordered record for the next barrier, and drops it when another ordered one comes."""
+
+    def __init__(self, medium: Medium) -> None:
+        super().__init__(medium)
+        self.untold: set[str] = set()
+
+    async def append_result(self, key: RunKey, record: EffectCompleted, /) -> None:
+        await self._take(key, record)
+
+    async def append_step(self, key: RunKey, record: StepCompleted, /) -> None:
+        await self._take(key, record)
+
+    async def _take(self, key: RunKey, record: Record) -> None:
+        if key in self.untold:
+            self.untold.discard(key)
+            self.blocked.discard(key)
+        elif key in self.blocked:
+            await self.append(key, record)
+        if isinstance(await settled(self.append(key, record)), RunConflict):
+            self.untold.add(key)
 
 
 @wrong("a_first_record_that_is_no_start_is_refused")
