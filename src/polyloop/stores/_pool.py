@@ -16,13 +16,20 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 W = TypeVar("W")
 R = TypeVar("R")
+T = TypeVar("T")
 
-_Job: TypeAlias = "tuple[_Desk, asyncio.Future[Any], Callable[[W], Any]]"
+Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
+"""A future, and what it is to give: a result, or a failure where that is not None."""
+
+_Job: TypeAlias = "tuple[Desk, asyncio.Future[Any], Callable[[W], Any]]"
+
+_RING: Final = "ring"
+"""What a thread is woken with where there is no job for it: it only calls `due`."""
 
 
 class Pool(Generic[W]):
@@ -39,7 +46,7 @@ class Pool(Generic[W]):
         self._due = due
         self._name = name
         self._threads: list[_Thread[W] | None] = [None] * size
-        self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
+        self._desks: dict[asyncio.AbstractEventLoop, Desk] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -50,7 +57,7 @@ class Pool(Generic[W]):
             RuntimeError: if the pool is closed, or no thread can be had.
         """
         loop = asyncio.get_running_loop()
-        desk = self._desks.get(loop) or self._new_desk(loop)
+        desk = self.desk(loop)
         future: asyncio.Future[R] = loop.create_future()
         # Under the lock, for nothing may come behind a thread's last job.
         with self._lock:
@@ -58,6 +65,25 @@ class Pool(Generic[W]):
                 raise RuntimeError("the store was left while this call was made")
             self._thread(pin % len(self._threads)).jobs.put((desk, future, work))
         return future
+
+    def hand_in(self, pin: int, take: Callable[[W, T], bool], thing: T) -> None:
+        """Have a worker take something, here and now, and wake its thread if `take` says so.
+
+        For workers with a `due`, which deals with what was taken. Nothing is taken behind the last work.
+
+        Raises:
+            RuntimeError: if the pool is closed, or no thread can be had.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the store was left while this call was made")
+            thread = self._thread(pin % len(self._threads))
+            if take(thread.worker, thing):
+                thread.jobs.put(_RING)
+
+    def desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
+        """Where outcomes for the running loop are left."""
+        return self._desks.get(loop) or self._new_desk(loop)
 
     async def close(self, last_work: Callable[[W], None]) -> None:
         """Do what was handed in, then `last_work` on every thread; end the threads and raise the first failure.
@@ -102,11 +128,11 @@ class Pool(Generic[W]):
             self._threads[index] = thread
         return thread
 
-    def _new_desk(self, loop: asyncio.AbstractEventLoop) -> _Desk:
+    def _new_desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
         with self._lock:
             self._desks = {known: desk for known, desk in self._desks.items() if not known.is_closed()}
             if loop not in self._desks:
-                self._desks[loop] = _Desk(loop)
+                self._desks[loop] = Desk(loop)
             return self._desks[loop]
 
 
@@ -114,22 +140,23 @@ class _Thread(threading.Thread, Generic[W]):
     def __init__(self, worker: W, name: str, due: Callable[[W], float | None] | None) -> None:
         super().__init__(name=name, daemon=True)
         self._due = due
-        self.jobs: queue.SimpleQueue[_Job[W] | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[_Job[W] | Literal["ring"] | None] = queue.SimpleQueue()
         self.worker = worker
 
     def run(self) -> None:
         while (job := self._next()) is not None:
             desk, future, work = job
-            desk.leave(future, *_outcome(work, self.worker))
+            desk.leave([(future, *_outcome(work, self.worker))])
             # A thread that waits must not keep alive what its last job was about.
             del job, desk, future, work
 
     def _next(self) -> _Job[W] | None:
-        if self._due is None:
-            return self.jobs.get()
         while True:
+            timeout = None if self._due is None else self._due(self.worker)
             with contextlib.suppress(queue.Empty):
-                return self.jobs.get(timeout=self._due(self.worker))
+                job = self.jobs.get(timeout=timeout)
+                if job != _RING:
+                    return job
 
 
 def _outcome(work: Callable[[W], R], worker: W) -> tuple[R | None, BaseException | None]:
@@ -139,12 +166,12 @@ def _outcome(work: Callable[[W], R], worker: W) -> tuple[R | None, BaseException
         return None, failure
 
 
-class _Desk:
+class Desk:
     """Where the threads leave outcomes for one event loop, and ring for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._outcomes: collections.deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = collections.deque()
+        self._outcomes: collections.deque[Outcome] = collections.deque()
         self._rung = False
         self._reading, self._writing = os.pipe()
         # At the latest with the last reference to this, and never before all threads have ended: one that came to ring
@@ -154,9 +181,9 @@ class _Desk:
         os.set_blocking(self._writing, False)
         loop.add_reader(self._reading, self._tell_all)
 
-    def leave(self, future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
-        """Leave an outcome, from any thread."""
-        self._outcomes.append((future, result, failure))
+    def leave(self, outcomes: Iterable[Outcome]) -> None:
+        """Leave outcomes, from any thread, with one ring at most."""
+        self._outcomes.extend(outcomes)
         if not self._rung:
             self._rung = True
             # A full pipe wakes the loop as well as one more byte would.

@@ -25,14 +25,28 @@ LAYOUT: Final = 1
 PATH_FIELD: Final = "SqliteRunStore.path"
 """How messages name the store's argument."""
 
+STATE: Final = (
+    "case when ended = 0 and stop_reason is null then 'unfinished' when ended = 0 and stop_reason = 'cancelled'"
+    " then 'cancelled' when ended = 1 and stop_reason <> 'cancelled' then 'ended' else 'damaged' end"
+)
+"""A run's state, told from its row in `runs`. An index is made of it: a query that says the same is a fast one."""
+
 _TABLES: Final = (
-    "create table runs (key text primary key not null, next_seq integer not null, ended integer not null)",
+    (
+        "create table runs (key text primary key not null, next_seq integer not null, ended integer not null,"
+        " started_at text not null, last_record_at text not null, steps integer not null, stop_reason text)"
+    ),
+    "create index runs_by_start on runs (started_at, key)",
+    f"create index runs_by_state on runs ({STATE}, started_at, key)",
     (
         "create table records (key text not null, seq integer not null, kind text not null, recorded_at text not null,"
         " stop_reason text, record text not null, checksum integer not null, primary key (key, seq))"
     ),
     f"pragma user_version = {LAYOUT}",
 )
+
+CHECKPOINT_PAGES: Final = 4_000
+"""How long the write-ahead log grows before it is moved into the database: two more syncs, in about 16 MB."""
 
 _creating: Final = threading.Lock()
 
@@ -68,6 +82,7 @@ def set_up(connection: sqlite3.Connection, deadline: float) -> None:
     if mode != "wal":
         raise InvalidRequest(PATH_FIELD, "must lie where SQLite can keep a write-ahead log")
     connection.execute("pragma synchronous = full")
+    connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
     if _layout(connection) == LAYOUT:
         return
     with transaction(connection, "begin immediate"):

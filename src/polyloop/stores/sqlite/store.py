@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import collections
+import asyncio
+import dataclasses
 import functools
 import os
 import sqlite3
 import threading
+import time
 import weakref
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from polyloop.serialization import encode
+from polyloop.stores._listing import Listing, RunState, RunSummary
 from polyloop.stores._pool import Pool
 from polyloop.stores.sqlite.file import PATH_FIELD
+from polyloop.stores.sqlite.listing import PAGE_ROWS
 from polyloop.stores.sqlite.rows import Item
 from polyloop.stores.sqlite.writer import LOCK_WAIT_S, Writer, inherited
 from polyloop.types import (
@@ -83,8 +88,7 @@ class SqliteRunStore:
         self._gate = threading.Lock()
         self._entered = False
         self._inode: tuple[int, int] | None = None
-        self._pool: Pool[Writer] | None = None
-        self._inbox: collections.deque[Item] = collections.deque()
+        self._inside: tuple[Pool[Writer], Writer] | None = None
 
     def __repr__(self) -> str:
         return f"SqliteRunStore({str(self._path)!r})"
@@ -94,17 +98,15 @@ class SqliteRunStore:
             if self._entered:
                 raise RuntimeError("this SqliteRunStore is in use: it cannot be entered again before it was left")
             self._entered = True
-        inbox = self._inbox = collections.deque()
-        pool = Pool(
-            lambda: Writer(self._path, inbox, self._connection, self._wait_s), 1, "polyloop-sqlite", due=Writer.rest
-        )
+        writer = Writer(self._path, self._connection, self._wait_s)
+        pool = Pool(lambda: writer, 1, "polyloop-sqlite", due=Writer.turn)
         try:
             self._inode = await pool.submit(0, Writer.prepare)
         except BaseException:
             self._entered = False
             await pool.close(Writer.close)
             raise
-        self._pool = pool
+        self._inside = pool, writer
         _watch_forks()
         _entered.add(self)
         return self
@@ -112,11 +114,11 @@ class SqliteRunStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pool, self._pool, self._entered = self._pool, None, False
-        if pool is None:
+        inside, self._inside, self._entered = self._inside, None, False
+        if inside is None:
             return
         try:
-            await pool.close(Writer.close)
+            await inside[0].close(Writer.close)
         except Exception as failure:
             if error is None or isinstance(error, Exception):
                 raise
@@ -124,10 +126,11 @@ class SqliteRunStore:
             error.add_note(f"leaving {self!r} failed too: {type(failure).__name__}: {failure}")
 
     def _leave_to_parent(self) -> None:
-        pool, self._pool, self._entered, self._gate = self._pool, None, False, threading.Lock()
-        if pool is not None and self._inode is not None:
+        inside, self._inside, self._entered, self._gate = self._inside, None, False, threading.Lock()
+        if inside is not None and self._inode is not None:
             inherited.add(self._inode)
-            _left_behind.extend(writer.connection for writer in pool.workers() if writer.connection is not None)
+            if (connection := inside[1].connection) is not None:
+                _left_behind.append(connection)
 
     async def append_run_start(self, key: RunKey, record: RunStarted, /) -> None:
         """Write a run's first record. See `polyloop.ports.RunStore`."""
@@ -139,11 +142,11 @@ class SqliteRunStore:
 
     async def append_result(self, key: RunKey, record: EffectCompleted, /) -> None:
         """Write what came of an effect. See `polyloop.ports.RunStore`."""
-        await self._append(key, record)
+        await self._append(key, record, ordered=True)
 
     async def append_step(self, key: RunKey, record: StepCompleted, /) -> None:
         """Write a step. See `polyloop.ports.RunStore`."""
-        await self._append(key, record)
+        await self._append(key, record, ordered=True)
 
     async def finish(self, key: RunKey, record: RunFinished, /) -> None:
         """Write an end record. See `polyloop.ports.RunStore`."""
@@ -152,20 +155,63 @@ class SqliteRunStore:
     async def read_log(self, key: RunKey, /) -> RunLog:
         """Read a run's log from the file; unblocks the key. See `polyloop.ports.RunStore`."""
         check_run_key(key)
-        return await self._running().submit(0, lambda writer: writer.read(key))
+        pool, _ = self._running()
+        return await pool.submit(0, lambda writer: writer.read(key))
 
-    async def _append(self, key: RunKey, record: Record) -> None:
+    async def runs(
+        self,
+        *,
+        state: RunState | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: RunSummary | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[RunSummary]:
+        """List the runs, by their start and then by their key. See `EphemeralRunStore.runs`.
+
+        Raises:
+            InvalidRequest: an argument is not of its type, or negative.
+            StoreBusy, CorruptRunLog, sqlite3.Error: the file cannot be read.
+        """
+        listing = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
+        while listing.limit != 0:
+            pool, _ = self._running()
+            page = await pool.submit(0, functools.partial(Writer.page, listing=listing))
+            for summary in page:
+                yield summary
+            if len(page) < PAGE_ROWS:
+                return
+            left = None if listing.limit is None else listing.limit - len(page)
+            listing = dataclasses.replace(listing, after=page[-1], limit=left)
+
+    async def delete(self, key: RunKey, /) -> bool:
+        """Forget a run and its log; tells whether there was one. See `EphemeralRunStore.delete`.
+
+        Raises:
+            RunConflict: the run is driven in this object: its last append here was taken, and was no end record.
+            StoreBusy, CorruptRunLog, sqlite3.Error: the file cannot be written; the run is there as it was.
+        """
         check_run_key(key)
-        pool = self._running()
-        # What holds mappings is encoded before anybody else can run: a cancelled caller may change them while the
-        # call is under way. The rest is immutable, and long texts are better encoded on the thread.
-        mutable = isinstance(record, RunStarted) or (isinstance(record, EffectIntended) and record.action is not None)
-        item = Item(key, record, encode(record) if mutable else None)
-        # In the inbox before the job: whichever job comes first takes all that lies there into one transaction.
-        self._inbox.append(item)
-        await pool.submit(0, lambda writer: writer.settle(item))
+        pool, _ = self._running()
+        return await pool.submit(0, lambda writer: writer.delete(key))
 
-    def _running(self) -> Pool[Writer]:
-        if self._pool is None:
+    async def _append(self, key: RunKey, record: Record, *, ordered: bool = False) -> None:
+        check_run_key(key)
+        pool, writer = self._running()
+        # What holds mappings is encoded before anybody else can run: its caller may change them afterwards. The rest
+        # is immutable, and long texts are better encoded on the thread.
+        mutable = isinstance(record, RunStarted) or (isinstance(record, EffectIntended) and record.action is not None)
+        item = Item(key, record, encode(record) if mutable else None, time.monotonic(), None)
+        if ordered and not writer.blocks(key):
+            pool.hand_in(0, Writer.take, item)
+            return
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        item.answer = pool.desk(loop), future
+        pool.hand_in(0, Writer.take, item)
+        await future
+
+    def _running(self) -> tuple[Pool[Writer], Writer]:
+        if self._inside is None:
             raise RuntimeError(f"{self!r} works inside 'async with' only: it was not entered yet, or was left")
-        return self._pool
+        return self._inside
