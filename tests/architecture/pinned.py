@@ -75,6 +75,7 @@ MODULES: Final = {
 }
 
 OPT_IN: Final = {
+    "polyloop.adapters.fanout": {"FanOutSink": "(*sinks: EventSink)"},
     "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},
     "polyloop.stores.jsonl": {"JsonlRunStore": "(directory: str | os.PathLike[str])"},
     "polyloop.stores.sqlite": {"SqliteRunStore": "(path: str | os.PathLike[str])"},

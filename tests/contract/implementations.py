@@ -5,6 +5,7 @@ An implementation is loaded when a test asks for it. One whose package is not in
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import importlib.util
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
+from polyloop.adapters.fanout import FanOutSink
 from polyloop.ports import Action, ActionExecutor, EventSink, ModelCall, RunStore
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.jsonl import JsonlRunStore
@@ -338,4 +340,39 @@ def recording_sink() -> SinkCase:
     return SinkCase(make=RecordingSink, taken=taken, make_failing=FailingSink)
 
 
-EVENT_SINKS: tuple[Implementation[SinkCase], ...] = (Implementation(name="recording", load=recording_sink),)
+def fan_out_sink() -> SinkCase:
+    """The sink that feeds several: the last of them shows what came through."""
+    fed: dict[FanOutSink, RecordingSink] = {}
+    secret = "sink-do-not-show-me"  # noqa: S105 - it opens nothing
+
+    class Talkative(RecordingSink):
+        def __repr__(self) -> str:
+            return secret
+
+    class Waiting(RecordingSink):
+        async def emit(self, event: Event, /) -> None:
+            await asyncio.Event().wait()
+
+    def make(*others: EventSink) -> FanOutSink:
+        last = RecordingSink()
+        fan = FanOutSink(Talkative(), *others, last)
+        fed[fan] = last
+        return fan
+
+    def taken(sink: EventSink) -> list[Event]:
+        assert isinstance(sink, FanOutSink)
+        return fed[sink].events
+
+    return SinkCase(
+        make=make,
+        taken=taken,
+        make_failing=lambda: make(FailingSink()),
+        make_hanging=lambda: make(Waiting()),
+        secrets=(secret,),
+    )
+
+
+EVENT_SINKS: tuple[Implementation[SinkCase], ...] = (
+    Implementation(name="recording", load=recording_sink),
+    Implementation(name="fan-out", load=fan_out_sink),
+)
