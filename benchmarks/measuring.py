@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from polyloop.stores.jsonl.files import file_system
+from polyloop.stores._disk import file_system
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from polyloop.stores._disk import file_system
 from polyloop.stores.jsonl import JsonlRunStore, files
 from polyloop.types import InvalidRequest
 from tests.unit.jsonl_disk import FaultyOs, faulty_store, names_in, raising
@@ -38,12 +39,12 @@ a row that says nothing
     ],
 )
 def test_the_file_system_of_a_path_is_that_of_the_innermost_and_latest_mount(path: str, kind: str) -> None:
-    assert files.file_system(path, MOUNTS) == kind
+    assert file_system(path, MOUNTS) == kind
 
 
 @pytest.mark.parametrize("mounts", ["", "nonsense\n\n- -"])
 def test_a_table_that_does_not_say_gives_no_file_system(mounts: str) -> None:
-    assert files.file_system("/runs", mounts) is None
+    assert file_system("/runs", mounts) is None
 
 
 def mounted(path: Path, kind: str) -> str:
@@ -77,7 +78,7 @@ async def test_a_local_file_system_is_not(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_table_of_mounts_is_read_where_there_is_one() -> None:
-    assert files.file_system("/", files.Os().mounts())
+    assert file_system("/", files.Os().mounts())
 
 
 async def test_a_platform_without_flock_is_refused(tmp_path: Path) -> None:

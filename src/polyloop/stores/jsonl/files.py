@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from polyloop.stores._disk import NETWORK_FILE_SYSTEMS, file_system, read_mounts
 from polyloop.types import InvalidRequest, StoreBusy
 
 try:
@@ -27,15 +28,6 @@ except ImportError:  # pragma: no cover - Windows; refused with a clear error on
 LOCK_WAIT_S: Final = 30.0
 """How long a call waits for another process to let go of a log, before `StoreBusy`. It holds one for the time of a
 write and a sync. The wait keeps the thread, and so the other runs that are pinned to it."""
-
-NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {
-        "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
-        "orangefs", "smb2", "smb3", "smbfs",
-        "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs",
-    }
-)  # fmt: skip
-"""Where `flock` does not fence other machines, or a sync is no promise of the disk's."""
 
 DIRECTORY_FIELD: Final = "JsonlRunStore.directory"
 """The field that errors name."""
@@ -128,10 +120,7 @@ class Os:
 
     def mounts(self) -> str:
         """Linux's table of mounts; empty where there is none."""
-        try:
-            return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
-        except FileNotFoundError:
-            return ""
+        return read_mounts()
 
 
 def file_name(key: str) -> str:
@@ -284,18 +273,3 @@ def _make_one(system: Os, path: Path) -> None:
         # Another process was faster; or it is a link that leads nowhere, and stays an error.
         if not path.is_dir():
             raise
-
-
-def file_system(path: str, mounts: str) -> str | None:
-    """The type of the file system that a real path lies on, by Linux's table of mounts; None if it does not say."""
-    found, longest = None, 0
-    for row in mounts.split("\n"):
-        fields, _, source = row.partition(" - ")
-        columns = fields.split(" ")
-        if len(columns) > 4 and source:  # noqa: PLR2004 - the fifth column is the mount point
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), columns[4])
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            # Of two mounts on one point the later hides the earlier.
-            if inside and len(point) >= longest:
-                found, longest = source.split(" ")[0], len(point)
-    return found
