@@ -9,7 +9,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check verify mutants bench format clean
+.PHONY: help demo test check verify mutants bench bench-peers format clean
 
 help:
 	@echo "make demo     an agent at work: killed in the middle, resumed, checked (about a second after set-up)"
@@ -18,6 +18,7 @@ help:
 	@echo "make verify   the long versions of the tests; POLYLOOP_VERIFY_SECONDS=600 bounds them"
 	@echo "make mutants  mutation testing of the pure modules"
 	@echo "make bench    speed and memory, as ratios"
+	@echo "make bench-peers  the same work by what one would pick instead; makes .venv-peers, takes ten minutes"
 	@echo "make format   formats the code"
 	@echo "make clean    removes what these commands leave behind, but for .venv"
 
@@ -41,6 +42,9 @@ mutants: .venv/.stamp-dev
 
 bench: .venv/.stamp-dev
 	$(BIN)/python -m benchmarks.run
+
+bench-peers: .venv-peers/.stamp
+	.venv-peers/bin/python -m benchmarks.peers.run
 
 format: .venv/.stamp-dev
 	$(BIN)/ruff check --fix --exit-zero --quiet
@@ -68,3 +72,13 @@ clean:
 	@echo "Installing PolyLoop and what its development needs"
 	@$(INSTALL) --constraint constraints.txt --editable ".[dev]"
 	@touch .venv/.stamp-core $@
+
+# A package that cannot be installed is left out: its lines in the results then say that it failed, and why.
+.venv-peers/.stamp: benchmarks/peers/requirements.txt pyproject.toml | .venv/bin/python
+	@echo "Making .venv-peers with what PolyLoop is compared with"
+	@.venv/bin/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	@grep -v '^#' benchmarks/peers/requirements.txt | while read -r each; do \
+		.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
+			--constraint benchmarks/peers/requirements.txt "$$each" || echo "left out: $$each" >&2; done
+	@touch $@

@@ -17,11 +17,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from polyloop.stores._disk import file_system
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
+
+PEERS_BEGIN: Final = "<!-- peers: begin -->"
+PEERS_END: Final = "<!-- peers: end -->"
+"""Around what `make bench-peers` writes in the results, which `make bench` keeps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,32 @@ def show(title: str, rows: Sequence[Row]) -> int:
         for row in rows:
             print(f"  {row.verdict:8}  {row.what}: {row.figure}" + (f"; target: {row.target}" if row.target else ""))
     return int(any(row.met is False for row in rows))
+
+
+def peers_section(results: str) -> str:
+    """The section on the peers in a text of results, without its marks; empty if there is none.
+
+    Raises:
+        ValueError: it has a mark without the other.
+    """
+    marks = (results.count(PEERS_BEGIN), results.count(PEERS_END))
+    if marks == (0, 0):
+        return ""
+    if marks != (1, 1):
+        raise ValueError(f"the results have not one pair of marks: {PEERS_BEGIN} {marks[0]}, {PEERS_END} {marks[1]}")
+    return results.partition(PEERS_BEGIN)[2].partition(PEERS_END)[0].strip("\n") + "\n"
+
+
+def with_peers(results: str, section: str) -> str:
+    """A text of results with this section on the peers at its end, instead of the one that it may have.
+
+    Raises:
+        ValueError: it has a mark without the other.
+    """
+    if peers_section(results):
+        before, _, rest = results.partition(PEERS_BEGIN)
+        results = before.rstrip("\n") + "\n" + rest.partition(PEERS_END)[2]
+    return results.rstrip("\n") + (f"\n\n{PEERS_BEGIN}\n\n{section.rstrip()}\n\n{PEERS_END}\n" if section else "\n")
 
 
 def work_directory() -> Path:

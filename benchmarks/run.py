@@ -11,7 +11,7 @@ from typing import Final
 # So that the other files are found when this one is started as a script.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.measuring import Row, machine, show
+from benchmarks.measuring import Row, machine, peers_section, show, with_peers
 from polyloop import __version__
 
 HERE: Final = Path(__file__).resolve().parent
@@ -27,8 +27,9 @@ SCRIPTS: Final = {
 HEADING: Final = """\
 # Results
 
-Written by `make bench`, which measures anew and overwrites this file. Each script runs alone, too:
-`python benchmarks/overhead.py`. What each figure is and how it is taken stands in the script.
+Written by `make bench`, which measures anew and overwrites this file but for the last section, on what a user would
+pick instead: that is `make bench-peers`. Each script runs alone, too: `python benchmarks/overhead.py`. What each figure
+is and how it is taken stands in the script.
 
 Targets are ratios: what is compared is timed in turns within one process, and the median of the turns counts. The
 absolute times are those of one machine on one day, with whatever else it had to do.
@@ -67,7 +68,9 @@ def main() -> int:
         rows = measured(script)
         missed |= show(title, rows)
         sections.append(table(title, script, rows))
-    (HERE / "RESULTS.md").write_text("\n".join(sections), encoding="utf-8")
+    results = HERE / "RESULTS.md"
+    kept = peers_section(results.read_text("utf-8")) if results.exists() else ""
+    results.write_text(with_peers("\n".join(sections), kept), encoding="utf-8")
     return missed
 
 
