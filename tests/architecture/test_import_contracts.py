@@ -52,6 +52,8 @@ PLANTS: Final = [
     ("vendors", "adapters/__init__.py", "import polygateway"),
     ("vendors", "__init__.py", "import openai"),
     ("vendors", "brand_new.py", "import openai"),
+    ("vendors", "tools.py", "from mcp import Client"),
+    ("vendors", "stores/new.py", "from opentelemetry import trace"),
     ("vendors", "types/_json.py", "import httpx"),
     ("drivers", "session/_driver.py", "import sqlite3"),
     ("drivers", "adapters/new.py", "import psycopg.rows"),
