@@ -29,44 +29,15 @@ from polyloop.types import (
 from tests.contract.records import model_intent, replied, started
 from tests.seams import append
 from tests.unit.jsonl_disk import eventually, story
+from tests.unit.sqlite_files import Watched, WatchedStore, change
 
 KEY = RunKey("a run")
 
 
-class Watched(sqlite3.Connection):
-    """Counts commits; fails the statements that it is told to."""
-
-    commits = 0
-    failing: str | None = None
-
-    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-        if statement == Watched.failing:
-            Watched.failing = None
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
-            raise error
-        Watched.commits += statement == "commit"
-        return super().execute(statement, *parameters)
-
-
-class WatchedStore(SqliteRunStore):
-    _connection = Watched
-    _wait_s = 0.2
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    Watched.commits, Watched.failing = 0, None
+    Watched.reset()
     return tmp_path / "runs.sqlite"
-
-
-def change(path: Path, statement: str, *values: object) -> list[Any]:
-    connection = sqlite3.connect(path)
-    try:
-        with connection:
-            return connection.execute(statement, values).fetchall()
-    finally:
-        connection.close()
 
 
 async def written(path: Path, steps: int = 1) -> None:
@@ -80,18 +51,18 @@ async def written(path: Path, steps: int = 1) -> None:
 
 async def test_barriers_of_many_runs_share_their_commits(path: Path) -> None:
     async with WatchedStore(path) as store:
-        Watched.commits = 0
+        Watched.reset()
         await asyncio.gather(*(append(store, RunKey(f"run {number}"), started()) for number in range(200)))
-        assert Watched.commits <= 20
+        assert Watched.count("commit") <= 20
     assert change(path, "select count(*) from records") == [(200,)]
 
 
 async def test_results_and_steps_ride_with_the_next_barrier(path: Path) -> None:
     async with WatchedStore(path) as store:
-        Watched.commits = 0
+        Watched.reset()
         for record in story(1)[:3]:
             await append(store, KEY, record)
-        assert Watched.commits == 2
+        assert Watched.count("commit") == 2
 
 
 async def test_a_result_goes_by_itself_where_no_barrier_comes(path: Path) -> None:
@@ -207,11 +178,18 @@ async def test_leaving_raises_the_failure_that_nobody_was_told_of(path: Path) ->
         ),
         ("update records set record = x'00' where seq = 1", CorruptionReason.MALFORMED_LINE),
         ("update records set kind = 'step_completed' where seq = 1", CorruptionReason.MALFORMED_LINE),
+        ("update records set recorded_at = 'never' where seq = 1", CorruptionReason.MALFORMED_LINE),
+        ("update records set stop_reason = null where kind = 'run_finished'", CorruptionReason.MALFORMED_LINE),
         ("delete from records where seq = 1", CorruptionReason.WRONG_POSITION),
         ("delete from records where seq = (select max(seq) from records)", CorruptionReason.WRONG_POSITION),
         ("delete from records", CorruptionReason.WRONG_POSITION),
         ("delete from runs", CorruptionReason.WRONG_POSITION),
         ("update runs set ended = 0", CorruptionReason.WRONG_POSITION),
+        ("update runs set next_seq = next_seq + 1", CorruptionReason.WRONG_POSITION),
+        ("update runs set started_at = 'never'", CorruptionReason.WRONG_POSITION),
+        ("update runs set last_record_at = 'never'", CorruptionReason.WRONG_POSITION),
+        ("update runs set steps = steps + 1", CorruptionReason.WRONG_POSITION),
+        ("update runs set stop_reason = 'step_budget'", CorruptionReason.WRONG_POSITION),
     ],
 )
 async def test_changed_rows_are_damage(path: Path, statement: str, reason: CorruptionReason) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from polyloop.stores._disk import NETWORK_FILE_SYSTEMS, file_system
 from polyloop.types import (
     CorruptionReason,
     CorruptRunLog,
@@ -48,7 +49,24 @@ _TABLES: Final = (
 CHECKPOINT_PAGES: Final = 4_000
 """How long the write-ahead log grows before it is moved into the database: two more syncs, in about 16 MB."""
 
-_creating: Final = threading.Lock()
+_creating = threading.Lock()
+
+
+def renew_lock() -> None:
+    """In a forked process: the thread that held the lock, if one did, does not exist here."""
+    global _creating  # noqa: PLW0603 - it belongs to the process
+    _creating = threading.Lock()
+
+
+def refuse_network(path: Path, mounts: str) -> None:
+    """Refuse a path on a network file system, by Linux's table of mounts.
+
+    Raises:
+        InvalidRequest: it lies on one.
+    """
+    kind = file_system(str(path.resolve()), mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise InvalidRequest(PATH_FIELD, f"lies on a network file system ({kind}); give a path on a local disk")
 
 
 def create_file(path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sqlite3
 from typing import Final
 
 from polyloop.stores._listing import Listing, RunState, RunSummary, place
 from polyloop.stores.sqlite.file import STATE
 from polyloop.types import RunKey, StopReason
+from polyloop.types._checks import MAX_KEY_CHARS
 
 PAGE_ROWS: Final = 200
 """How many rows a query gives at most."""
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _REASONS: Final = ", ".join(f"'{reason}'" for reason in StopReason)
 _SOUND: Final = (
     f"({STATE}) <> 'damaged' and (stop_reason is null or stop_reason in ({_REASONS})) and started_at <> ''"
@@ -27,7 +30,7 @@ class Query:
 
     sql: str
     """The statement, without its limit."""
-    values: tuple[bytes | int, ...]
+    values: tuple[str | int, ...]
     """Its values."""
 
 
@@ -56,22 +59,24 @@ def queries(listing: Listing) -> list[Query]:
 
 
 def _query(listing: Listing, state: str, condition: str, order: tuple[str, ...], beyond: tuple[str, ...]) -> Query:
-    values: list[bytes | int] = [_text(text) for text in beyond]
+    # Plain values: with an expression in their place SQLite would look up the start alone.
+    values: list[str | int] = [_bindable(text) for text in beyond]
     if beyond:
-        marks = ", ".join(["cast(? as text)"] * len(beyond))
+        marks = ", ".join(["?"] * len(beyond))
         condition += f" and ({', '.join(order)}) {'<' if listing.newest_first else '>'} ({marks})"
     if listing.prefix:
-        condition += " and substr(key, 1, ?) = cast(? as text)"
-        values += [len(listing.prefix), _text(listing.prefix)]
+        condition += " and substr(key, 1, ?) = ?"
+        values += [len(listing.prefix), _bindable(listing.prefix)]
     by = ", ".join(f"{column} {'desc' if listing.newest_first else 'asc'}" for column in order)
     # Nothing that a caller hands in stands in the text of the statement.
     columns = f"key, {state}, started_at, last_record_at, steps, stop_reason"
     return Query(f"select {columns} from runs where {condition} order by {by}", tuple(values))  # noqa: S608 - see above
 
 
-def _text(given: str) -> bytes:
-    # SQLite takes no lone surrogates as text. As bytes they stand where Python has them: in the order of code points.
-    return given.encode("utf-8", "surrogatepass")
+def _bindable(given: str) -> str:
+    # SQLite takes no lone surrogates. No text that it holds lies between them and the code points below.
+    found = _SURROGATE.search(given)
+    return given if found is None else given[: found.start()] + "\ud7ff" + "\U0010ffff" * (MAX_KEY_CHARS + 1)
 
 
 def _summary(row: tuple[str, str, str, str, int, str | None]) -> RunSummary:

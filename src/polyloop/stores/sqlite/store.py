@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from polyloop.serialization import encode
+from polyloop.stores._disk import read_mounts
 from polyloop.stores._listing import Listing, RunState, RunSummary
 from polyloop.stores._pool import Pool
-from polyloop.stores.sqlite.file import PATH_FIELD
+from polyloop.stores.sqlite.file import PATH_FIELD, renew_lock
 from polyloop.stores.sqlite.listing import PAGE_ROWS
 from polyloop.stores.sqlite.rows import Item
 from polyloop.stores.sqlite.writer import LOCK_WAIT_S, Writer, inherited
@@ -43,6 +44,7 @@ _left_behind: Final[list[sqlite3.Connection]] = []
 @functools.cache
 def _watch_forks() -> None:
     def leave_all() -> None:
+        renew_lock()
         for store in list(_entered):
             store._leave_to_parent()  # noqa: SLF001 - of this module's own class
 
@@ -57,9 +59,10 @@ class SqliteRunStore:
         async with SqliteRunStore("runs.sqlite") as store:
             definition = AgentDefinition(store=store, ...)
 
-    For a local disk: SQLite's write-ahead log does not work over a network. The file is made where it does not exist,
-    with mode 0600, in a directory that must exist; SQLite keeps two more beside it while it is in use (`-wal`,
-    `-shm`), which belong to it. Tables and useful queries: `research-wiki/design/0017-sqlite-store.md`.
+    For a local disk: SQLite's write-ahead log does not work over a network, and a network file system is refused. The
+    file is made where it does not exist, with mode 0600, in a directory that must exist; SQLite keeps two more beside
+    it while it is in use (`-wal`, `-shm`), which belong to it. Tables and useful queries:
+    `research-wiki/design/0017-sqlite-store.md`.
 
     One object serves any number of runs, tasks, event loops and threads; objects and processes may share a file. A
     call that waits longer than 30 seconds for another writer raises `StoreBusy`. SQLite is called on one thread of
@@ -70,12 +73,17 @@ class SqliteRunStore:
     closes the file. A forked process finds the object left, and cannot enter a store on that file (`RuntimeError`):
     SQLite does not survive a fork. Start such processes with `spawn`.
 
+    Results and steps are not waited for: their place is fixed at once, and they are committed with the next barrier of
+    any run, or by themselves after 70 milliseconds. What becomes of them otherwise is told by the key's next call.
+
     A call that fails raises `sqlite3.Error` itself, except for a lock (`StoreBusy`) and damage (`CorruptRunLog`). The
-    failure of a transaction is told to each of its runs, whose keys are then blocked until read with `read_log`.
+    failure of a transaction is told to each of its runs, whose keys are then blocked until read with `read_log`. A
+    read raises what the key's callers were not told yet; the next one then reads.
     """
 
     _connection: type[sqlite3.Connection] = sqlite3.Connection
     _wait_s = LOCK_WAIT_S
+    _mounts = staticmethod(read_mounts)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         given = os.fspath(path) if isinstance(path, os.PathLike) else path
@@ -98,16 +106,16 @@ class SqliteRunStore:
             if self._entered:
                 raise RuntimeError("this SqliteRunStore is in use: it cannot be entered again before it was left")
             self._entered = True
+        _watch_forks()
         writer = Writer(self._path, self._connection, self._wait_s)
         pool = Pool(lambda: writer, 1, "polyloop-sqlite", due=Writer.turn)
         try:
-            self._inode = await pool.submit(0, Writer.prepare)
+            self._inode = await pool.submit(0, lambda writer: writer.prepare(self._mounts()))
         except BaseException:
             self._entered = False
             await pool.close(Writer.close)
             raise
         self._inside = pool, writer
-        _watch_forks()
         _entered.add(self)
         return self
 

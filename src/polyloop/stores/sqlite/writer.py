@@ -22,7 +22,7 @@ from polyloop.serialization import encode
 from polyloop.stores._listing import DRIVEN, Listing, RunSummary
 from polyloop.stores._pool import Desk, Outcome
 from polyloop.stores.sqlite.batch import put_in
-from polyloop.stores.sqlite.file import create_file, empty_log, is_busy, set_up, transaction, translated
+from polyloop.stores.sqlite.file import create_file, empty_log, is_busy, refuse_network, set_up, transaction, translated
 from polyloop.stores.sqlite.heads import READ_HEAD, Heads
 from polyloop.stores.sqlite.listing import read_page
 from polyloop.stores.sqlite.rows import READ_RECORDS, Item, read_rows
@@ -92,8 +92,9 @@ class Writer:
 
     # --- called on the thread
 
-    def prepare(self) -> tuple[int, int]:
-        """Make the file and its tables, or refuse it; tells device and inode."""
+    def prepare(self, mounts: str) -> tuple[int, int]:
+        """Make the file and its tables, or refuse it; tells device and inode. `mounts` is Linux's table of mounts."""
+        refuse_network(self._path, mounts)
         create_file(self._path)
         status = self._path.stat()
         inode = status.st_dev, status.st_ino
