@@ -76,6 +76,12 @@ MODULES: Final = {
 
 OPT_IN: Final = {
     "polyloop.adapters.fanout": {"FanOutSink": "(*sinks: EventSink)"},
+    "polyloop.adapters.opentelemetry": {
+        "OpenTelemetrySink": (
+            "(*, provider_name: str, request_model: str | None, agent_name: str | None, capture_content: bool, "
+            "tracer_provider: TracerProvider | None = None)"
+        )
+    },
     "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},
     "polyloop.stores.jsonl": {"JsonlRunStore": "(directory: str | os.PathLike[str])"},
     "polyloop.stores.sqlite": {"SqliteRunStore": "(path: str | os.PathLike[str])"},

@@ -372,7 +372,26 @@ def fan_out_sink() -> SinkCase:
     )
 
 
+def opentelemetry_sink() -> SinkCase:
+    """The sink that makes spans, with the SDK's exporter in memory."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from polyloop.adapters.opentelemetry import OpenTelemetrySink
+
+    def make() -> OpenTelemetrySink:
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+        return OpenTelemetrySink(
+            provider_name="test", request_model="m", agent_name="a", capture_content=True, tracer_provider=provider
+        )
+
+    return SinkCase(make=make)
+
+
 EVENT_SINKS: tuple[Implementation[SinkCase], ...] = (
     Implementation(name="recording", load=recording_sink),
     Implementation(name="fan-out", load=fan_out_sink),
+    Implementation(name="opentelemetry", load=opentelemetry_sink, requires="opentelemetry"),
 )
