@@ -84,6 +84,12 @@ OPT_IN: Final = {
     },
     "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},
     "polyloop.stores.jsonl": {"JsonlRunStore": "(directory: str | os.PathLike[str])"},
+    "polyloop.stores.postgres": {
+        "PostgresRunStore": (
+            "(dsn: str, *, pool_size: int = 4, statement_timeout_s: float = 30.0, lock_timeout_s: float = 10.0,"
+            " connect_timeout_s: float = 10.0)"
+        )
+    },
     "polyloop.stores.sqlite": {"SqliteRunStore": "(path: str | os.PathLike[str])"},
 }
 
