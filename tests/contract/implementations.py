@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.util
+import io
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -390,8 +391,16 @@ def opentelemetry_sink() -> SinkCase:
     return SinkCase(make=make)
 
 
+def progress_sink() -> SinkCase:
+    """The sink that shows how a batch comes along."""
+    from polyloop.adapters.progress import ProgressSink
+
+    return SinkCase(make=lambda: ProgressSink(total=8, stream=io.StringIO(), plain_every_s=0.001))
+
+
 EVENT_SINKS: tuple[Implementation[SinkCase], ...] = (
     Implementation(name="recording", load=recording_sink),
     Implementation(name="fan-out", load=fan_out_sink),
     Implementation(name="opentelemetry", load=opentelemetry_sink, requires="opentelemetry"),
+    Implementation(name="progress", load=progress_sink, requires="rich"),
 )
