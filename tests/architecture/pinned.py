@@ -82,6 +82,20 @@ OPT_IN: Final = {
             "tracer_provider: TracerProvider | None = None)"
         )
     },
+    "polyloop.adapters.openai": {
+        "OpenAIChatModel": (
+            "(client: AsyncOpenAI, *, model: str, temperature: float | None, top_p: float | None, "
+            "max_tokens: int | None, max_completion_tokens: int | None, seed: int | None, "
+            "stop: Sequence[str] | None, response_format: Mapping[str, JSONValue] | None, "
+            "extra_body: Mapping[str, JSONValue], timeout_s: float, max_retries: int)"
+        )
+    },
+    "polyloop.adapters.polygateway": {
+        "PolyGatewayModel": (
+            "(client: GatewayClient, *, params: Mapping[str, JSONValue], "
+            "keywords: Callable[[Mapping[str, str]], Mapping[str, object]])"
+        )
+    },
     "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},
     "polyloop.stores.jsonl": {"JsonlRunStore": "(directory: str | os.PathLike[str])"},
     "polyloop.stores.postgres": {

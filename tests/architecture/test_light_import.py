@@ -15,7 +15,7 @@ from tests.architecture.tree import PACKAGE, ROOT, planted
 
 FORBIDDEN: Final = (
     # the gateway and other vendors' SDKs
-    *("polygateway", "openai", "anthropic", "litellm", "httpx", "requests", "aiohttp"),
+    *("polygateway", "openai", "anthropic", "litellm", "httpx", "httpx2", "requests", "aiohttp"),
     # database drivers
     *("sqlite3", "_sqlite3", "psycopg", "psycopg_pool", "psycopg2", "asyncpg", "aiosqlite", "sqlalchemy"),
     # dependencies that are imported at first use

@@ -119,7 +119,25 @@ def scripted_model() -> ModelCase:
     )
 
 
-MODEL_PORTS: tuple[Implementation[ModelCase], ...] = (Implementation(name="scripted", load=scripted_model),)
+def openai_chat() -> ModelCase:
+    """The adapter for chat endpoints, on a server of loopback."""
+    from tests.adapters import cases  # the package openai need not be installed
+
+    return cases.openai_case()
+
+
+def polygateway() -> ModelCase:
+    """The adapter for the gateway, on a client with the members that it needs."""
+    from tests.adapters import gateway
+
+    return gateway.gateway_case()
+
+
+MODEL_PORTS: tuple[Implementation[ModelCase], ...] = (
+    Implementation(name="scripted", load=scripted_model),
+    Implementation(name="openai", load=openai_chat, requires="openai"),
+    Implementation(name="polygateway", load=polygateway),
+)
 
 
 # ----------------------------------------------------------------------------------------------- parsers
