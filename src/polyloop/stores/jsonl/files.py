@@ -43,7 +43,7 @@ _NO_DIRECTORY: Final = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errn
 class Os:
     """The system calls that the store makes, by their own names."""
 
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: Path | str, flags: int, mode: int = 0o777) -> int:
         """Open a file or directory."""
         return os.open(path, flags, mode)
 
@@ -63,7 +63,7 @@ class Os:
         """Make one directory."""
         path.mkdir(mode)
 
-    def scandir(self, path: Path) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    def scandir(self, path: Path | str) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
         """The entries of a directory, one after the other."""
         return os.scandir(path)
 
@@ -153,7 +153,7 @@ def open_file(system: Os, path: Path, *, create: bool) -> OpenFile:
     return OpenFile(fd, inode(_status(system, fd, path)), made=False)
 
 
-def open_to_read(system: Os, path: Path) -> int:
+def open_to_read(system: Os, path: Path | str) -> int:
     """Open a log for reading. The caller closes it."""
     fd = system.open(path, _FLAGS & ~os.O_RDWR | os.O_RDONLY)
     _status(system, fd, path)
@@ -165,7 +165,7 @@ def inode(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _status(system: Os, fd: int, path: Path) -> os.stat_result:
+def _status(system: Os, fd: int, path: Path | str) -> os.stat_result:
     """The status of a file that was just opened; it is closed again if there is none, or it is no regular file."""
     try:
         status = system.fstat(fd)

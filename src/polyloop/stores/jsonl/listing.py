@@ -80,7 +80,8 @@ class Index:
     """The runs of one listing. Belongs to one thread."""
 
     def __init__(self, directory: Path, system: Os, listing: Listing) -> None:
-        self._directory = directory
+        # As text: `Path` keeps the names that it was made of in a table of the interpreter.
+        self._directory = str(directory)
         self._os = system
         self._listing = listing
         self._left = listing.limit
@@ -138,7 +139,7 @@ class Index:
         return self._entries, self._database
 
     def _add(self, database: sqlite3.Connection, name: str) -> None:
-        summary = summarize(self._os, self._directory / name)
+        summary = summarize(self._os, self._directory, name)
         if summary is None or not self._listing.wants(summary):
             return
         start, key = place(summary)
@@ -158,19 +159,19 @@ def _summary(row: tuple[str, str, str, str | None, int | None, str | None]) -> R
     )
 
 
-def summarize(system: Os, path: Path) -> RunSummary | None:
+def summarize(system: Os, directory: str, name: str) -> RunSummary | None:
     """The summary of a log; None if it is gone, or holds no record.
 
     Raises:
         StoreBusy: another process kept it locked.
     """
     try:
-        fd = open_to_read(system, path)
+        fd = open_to_read(system, os.path.join(directory, name))  # noqa: PTH118 - text, as said above
     except FileNotFoundError:
         return None
     try:
-        _lock(system, fd, path.name)
-        return summarize_open(system, fd, path.name)
+        _lock(system, fd, name)
+        return summarize_open(system, fd, name)
     finally:
         system.close(fd)
 
