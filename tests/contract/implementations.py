@@ -86,6 +86,13 @@ def sqlite(folder: Path) -> SqliteRunStore:
     return SqliteRunStore(folder / "runs.sqlite")
 
 
+def postgres(folder: Path) -> RunStore:
+    """The database server. The folder's path names the tables."""
+    from tests.postgres import server  # the package psycopg need not be installed
+
+    return server.MigratedStore(server.schema(str(folder)))
+
+
 def _store(name: str, factory: StoreFactory, requires: str | None = None) -> Implementation[StoreFactory]:
     return Implementation(name=name, load=lambda: factory, requires=requires)
 
@@ -94,6 +101,7 @@ RUN_STORES: tuple[Implementation[StoreFactory], ...] = (
     _store("ephemeral", ephemeral),
     _store("jsonl", jsonl),
     _store("sqlite", sqlite),
+    _store("postgres", postgres, requires="psycopg"),
 )
 
 

@@ -62,6 +62,18 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         yield Path(place)
 
 
+@pytest.fixture(autouse=True)
+def tables(request: pytest.FixtureRequest, directory: Path) -> None:
+    """For a test on Postgres: tables of its own, and word of them for the processes that it starts."""
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is None or callspec.params.get("store") != "postgres":
+        return
+    pytest.importorskip("psycopg", reason="postgres: the package psycopg is not installed")
+    from tests.postgres import server
+
+    directory.joinpath("postgres").write_text(server.migrated(str(directory)))
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with started() as one:

@@ -20,9 +20,17 @@ def _sqlite(directory: Path) -> SqliteRunStore:
     return SqliteRunStore(directory / "runs.sqlite")
 
 
+def _postgres(directory: Path) -> AbstractAsyncContextManager[RunStore]:
+    """On the tables that the test has made, whose connection string lies beside the directory."""
+    from polyloop.stores.postgres import PostgresRunStore  # the package psycopg need not be installed
+
+    return PostgresRunStore(directory.with_name("postgres").read_text())
+
+
 DURABLE: Final[Mapping[str, Callable[[Path], AbstractAsyncContextManager[RunStore]]]] = {
     "jsonl": JsonlRunStore,
     "sqlite": _sqlite,
+    "postgres": _postgres,
 }
 
 

@@ -80,9 +80,13 @@ class Part:
     """A run's part of a statement: records that follow each other. All of it goes in, or nothing."""
 
     key: str
+    """The run."""
     digest: bytes
+    """Its key's digest."""
     records: Sequence[Record]
+    """What is to be appended, at least one."""
     texts: Sequence[str]
+    """The same as text."""
     possible: bool
     """Whether there is a log in which the first record could stand; otherwise only the refusal is looked up."""
 

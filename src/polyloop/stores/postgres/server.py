@@ -21,9 +21,12 @@ from polyloop.types._checks import check_positive, check_seconds, check_str
 R = TypeVar("R")
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
+"""A connection as the store has it: rows are tuples."""
 Work: TypeAlias = Callable[[Connection], Awaitable[R]]
+"""What is done with one."""
 
 DSN_FIELD: Final = "PostgresRunStore.dsn"
+"""How messages name the connection string."""
 
 # The tables are found by their keys, also when the server has no statistics of them yet. Without a wait for the disk
 # there would be no barrier. What one statement sees of another's changes is that of "read committed".

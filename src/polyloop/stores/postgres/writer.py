@@ -33,8 +33,9 @@ SENDERS: Final = 2
 """How many statements are under way at a time, never two with the same run: a slow one holds up its runs alone."""
 
 BATCH_RECORDS: Final = 2000
+"""A statement is closed when it has so many records."""
 BATCH_CHARS: Final = 8_000_000
-"""A statement is closed when it has so many records, or so much text."""
+"""Or so much text."""
 
 DEADLOCKS: Final = 5
 """How often a statement is sent again that the server ended because of a deadlock with another process."""
