@@ -12,6 +12,7 @@ from polyloop.types import (
     EffectIntended,
     InvalidRequest,
     Record,
+    RunAlreadyExists,
     RunConflict,
     RunFinished,
     RunKey,
@@ -141,7 +142,7 @@ async def copy_run(source: RunStore, target: RunStore, key: RunKey) -> int:
 
     Raises:
         InvalidRequest: `source` holds no record of `key`.
-        CorruptRunLog: the log in `source` is damaged; nothing was written.
+        CorruptRunLog: the log of `key` in `source`, or one that `target` has, is damaged; nothing was written.
         RunAlreadyExists: `target` has a record of `key`; nothing was written. An interrupted copy is such a record:
             resume it, or delete it and copy again.
         RunConflict: somebody else appended to the copy in the meantime.
@@ -150,6 +151,9 @@ async def copy_run(source: RunStore, target: RunStore, key: RunKey) -> int:
     log = await source.read_log(key)
     if log.started is None:
         raise InvalidRequest("copy_run.key", f"the source holds no run {key!r}; name one that it lists")
+    # Asked first, for a key that a failed attempt has blocked answers an append with that failure.
+    if (await target.read_log(key)).started is not None:
+        raise RunAlreadyExists(key)
     records = log.records()
     for record in records:
         await _append(target, key, record)
