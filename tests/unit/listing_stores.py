@@ -30,6 +30,7 @@ LISTING: Final = (
     "ephemeral",
     "jsonl",
     "sqlite",
+    "postgres",
 )
 """By their names in `RUN_STORES`. A store that comes to list its runs is added here."""
 

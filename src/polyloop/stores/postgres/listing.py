@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ select key, to_char(started_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+
     to_char(last_record_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'), steps, stop_reason, ended
 from polyloop_runs where starts_with(key, %(prefix)s)
 """
+
+_NO_KEY: Final = re.compile("[\0\ud800-\udfff]")
 
 _REASONS: Final = [reason.value for reason in StopReason]
 
@@ -70,7 +73,19 @@ def _statements(listing: Listing) -> list[str]:
 
 def can_match(prefix: str) -> bool:
     """Whether a key can begin so: none has NUL characters or lone surrogates, nor can the server be asked for them."""
-    return "\0" not in prefix and not any("\ud800" <= character <= "\udfff" for character in prefix)
+    return _NO_KEY.search(prefix) is None
+
+
+def _comparable(key: str, *, newest_first: bool) -> str:
+    """Text that lies among the keys where this does, if it has characters that no key has."""
+    if (found := _NO_KEY.search(key)) is None:
+        return key
+    before = key[: found.start()]
+    if found[0] == "\0":
+        # Right behind the key that ends here.
+        return before + "\x01" if newest_first else before
+    # Behind whatever goes on with the last character before the surrogates.
+    return before + "\ud7ff" + "\U0010ffff" * 1024
 
 
 async def _page(connection: Connection, statement: str, listing: Listing, limit: int) -> list[RunSummary]:
@@ -81,7 +96,7 @@ async def _page(connection: Connection, statement: str, listing: Listing, limit:
         "reasons": _REASONS,
         "limit": limit,
         "start": None if after is None else after.started_at,
-        "key": None if after is None else after.key,
+        "key": None if after is None else _comparable(after.key, newest_first=listing.newest_first),
     }
     cursor = await connection.execute(statement, values)
     return [_summary(row) for row in await cursor.fetchall()]

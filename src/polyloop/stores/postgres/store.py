@@ -214,6 +214,7 @@ class PostgresRunStore:
         """
         asked = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
         entered = self._inside()
+        await entered.writer.all_settled()
         left = asked.limit
         while pages.can_match(asked.prefix) and left != 0:
             size = pages.PAGE if left is None else min(left, pages.PAGE)
@@ -239,6 +240,7 @@ class PostgresRunStore:
         """
         check_run_key(key)
         entered = self._inside()
+        await entered.writer.settled(key)
         if entered.writer.is_driven(key):
             raise RunConflict(key, DRIVEN)
         found = await self._detached(entered, entered.server.call(lambda connection: delete_rows(connection, key), key))

@@ -154,6 +154,14 @@ class Writer:
                 run.idle = self._loop.create_future()
             await asyncio.shield(run.idle)
 
+    async def all_settled(self) -> None:
+        """Wait until nothing of what was handed in so far is on its way any more."""
+        busy = [run for run in self._runs.values() if run.busy]
+        for run in busy:
+            self._make_due(run)
+        for run in busy:
+            await self.settled(RunKey(run.key))
+
     def unblock(self, key: RunKey) -> None:
         """The run was read: go on from there."""
         if (run := self._runs.get(key)) is not None:
@@ -161,9 +169,9 @@ class Writer:
             self._forget(run)
 
     def is_driven(self, key: RunKey) -> bool:
-        """Whether the run's last append here was taken and was no end record, or is on its way."""
+        """Whether the run's last append here was taken and was no end record; not while one is on its way."""
         run = self._runs.get(key)
-        return run is not None and (run.driven or run.busy)
+        return run is not None and run.driven
 
     async def close(self, within_s: float) -> None:
         """Send what waits, and raise the first failure that nobody was told of."""
