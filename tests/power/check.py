@@ -178,7 +178,7 @@ class Walk:
     def _judge(self, event: Event, path: str, state: FileState, found: Found) -> None:
         told = self._tidings.logs.get(path, Told())
         if problem := told.verdict(found, at_least=told.acknowledged):
-            place = f"seed {self._bounds.seed}, at {_place(event)}, {Path(path).name}"
+            place = f"seed {self._bounds.seed}, at {place_of(event)}, {Path(path).name}"
             self.broken.append(f"{place}, {state.how}: {problem}")
 
     def _keep(self, told: Told, state: FileState) -> None:
@@ -193,7 +193,8 @@ def _lets_go(call: Call) -> bool:
     return call.name == "close" or (call.name == "flock" and "LOCK_UN" in call.args[1])
 
 
-def _place(event: Event) -> str:
+def place_of(event: Event) -> str:
+    """Where in a trace an event is."""
     if isinstance(event, Gone):
         return "the end of a process"
     return f"{'the beginning' if isinstance(event, Begin) else 'the end'} of {event.call}"

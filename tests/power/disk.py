@@ -42,11 +42,12 @@ class File:
         """What processes have read in it since the last sync, oldest first."""
         versions = [self.synced]
         for call in self.changes:
-            versions.append(_changed(versions[-1], call))
+            versions.append(changed(versions[-1], call))
         return versions
 
 
-def _changed(data: bytes, call: Call) -> bytes:
+def changed(data: bytes, call: Call) -> bytes:
+    """A file after one more write or cut."""
     if call.name == "ftruncate":
         length = int(call.args[1])
         return data[:length] + bytes(max(0, length - len(data)))

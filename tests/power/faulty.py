@@ -19,7 +19,7 @@ class KnowingOs(Os):
     def __init__(self) -> None:
         self.paths: dict[int, str] = {}
 
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: Path | str, flags: int, mode: int = 0o777) -> int:
         fd = super().open(path, flags, mode)
         self.paths[fd] = str(path)
         return fd

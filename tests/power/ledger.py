@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
@@ -47,17 +47,17 @@ class Ledger:
 
 
 class NotedStore:
-    """A file store whose calls are noted."""
+    """A store whose calls are noted. `place` says where a run's log is: its file, or what else names it."""
 
-    def __init__(self, store: RunStore, directory: Path, ledger: Ledger) -> None:
+    def __init__(self, store: RunStore, place: Callable[[RunKey], str], ledger: Ledger) -> None:
         self._store = store
-        self._directory = directory
+        self._place = place
         self._ledger = ledger
         self.written: set[str] = set()
-        """The files to which a record was appended."""
+        """The places to which a record was appended."""
 
     async def _append(self, key: RunKey, record: Record) -> None:
-        path = str(path_of(self._directory, key))
+        path = self._place(key)
         self._ledger.note("enter", path=path, key=key, record=encode(record))
         await append(self._store, key, record)
         self.written.add(path)
@@ -80,7 +80,7 @@ class NotedStore:
 
     async def read_log(self, key: RunKey, /) -> RunLog:
         log = await self._store.read_log(key)
-        self._ledger.note("read", path=str(path_of(self._directory, key)), next_seq=log.next_seq)
+        self._ledger.note("read", path=self._place(key), next_seq=log.next_seq)
         return log
 
 
@@ -90,7 +90,7 @@ async def noted_store(directory: Path, ledger: Ledger, system: Os) -> AsyncItera
     store = JsonlRunStore(directory)
     store._os = system
     async with store:
-        noted = NotedStore(store, directory, ledger)
+        noted = NotedStore(store, lambda key: str(path_of(directory, key)), ledger)
         yield noted
     ledger.note("left", paths=sorted(noted.written))
 

@@ -62,7 +62,7 @@ class TurnOs(Os):
         self._turns.take(self._thread)
         return call()
 
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: Path | str, flags: int, mode: int = 0o777) -> int:
         return self._in_turn(lambda: os.open(path, flags, mode))
 
     def fstat(self, fd: int) -> os.stat_result:

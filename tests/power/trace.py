@@ -175,11 +175,15 @@ def strace() -> str:
     return program
 
 
-def record(command: Sequence[str], trace: Path, *, cwd: Path, status: int = 0) -> None:
-    """Run a command, and append its system calls to a trace. `status` is how it must end, -9 for a kill."""
+def record(command: Sequence[str], trace: Path, *, cwd: Path, status: int = 0, inject: str | None = None) -> None:
+    """Run a command, and append its system calls to a trace. `status` is how it must end, -9 for a kill.
+
+    `inject` makes calls fail, in the words of strace: `fdatasync:error=EIO:when=3`.
+    """
     options = ["-f", "-y", "-xx", "-ttt", "-s", "100000000", "-A", "-o", str(trace), "--seccomp-bpf"]
+    faults = [] if inject is None else ["-e", f"inject={inject}"]
     ended = subprocess.run(
-        [strace(), *options, "-e", "trace=" + ",".join(CALLS), *command],
+        [strace(), *options, "-e", "trace=" + ",".join(CALLS), *faults, *command],
         cwd=cwd,
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
