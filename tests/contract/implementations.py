@@ -32,6 +32,7 @@ from tests.contract.cases import (
     StoreFactory,
     kept_in_memory,
 )
+from tests.contract.environments import adventure, lake
 from tests.contract.registry import Room, a_registry
 from tests.fakes import (
     HANG,
@@ -351,6 +352,8 @@ ACTION_EXECUTORS: tuple[Implementation[ExecutorCase], ...] = (
     Implementation(name="tool-registry", load=tool_registry),
     Implementation(name="tool-registry-unknown-tool", load=tool_registry_unknown_tool),
     Implementation(name="examples-shell", load=shell),
+    Implementation(name="examples-lake", load=lake, requires="gymnasium"),
+    Implementation(name="examples-adventure", load=adventure, requires="textworld"),
 )
 
 
