@@ -169,11 +169,11 @@ class JsonlRunStore:
     ) -> AsyncGenerator[RunSummary, None]:
         """List the runs, by their start and then by their key. Damaged logs have no start and come first.
 
-        Of each log the beginning and the end are read, of all of them before the first summary is given: put a `limit`
-        on the number of summaries, not on the time. Memory stays the same for any number of runs; what is needed to
-        put them in order goes into a temporary file without a name. A run that is begun or deleted meanwhile may be
-        listed or not. A log whose damage hides its key is listed under its file's name; an empty or wholly torn file
-        is no run; whatever else lies in the directory is passed over.
+        The beginning and the end of every log are read before the first summary is given, whatever the `limit`, and
+        again for each page: go through one listing rather than through many pages. Memory stays the same for any number
+        of runs: what is needed to put them in order goes into a temporary file without a name. A run that is begun or
+        deleted meanwhile may be listed or not. A log whose damage hides its key is listed under its file's name; an
+        empty or wholly torn file is no run; whatever else lies in the directory is passed over.
 
         Args:
             state: Only runs in this state; None for all.
