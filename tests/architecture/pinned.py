@@ -76,6 +76,14 @@ MODULES: Final = {
 
 OPT_IN: Final = {
     "polyloop.adapters.fanout": {"FanOutSink": "(*sinks: EventSink)"},
+    "polyloop.adapters.mcp": {
+        "UnusableMCPTool": "(tool: str, field: str, problem: str)",
+        "mcp_tools": (
+            "(peer: Client | ClientSession, *, replay: ReplayPolicy | Mapping[str, ReplayPolicy], time_limit_s: float, "
+            "only: Sequence[str] | None = None, rename: Mapping[str, str] | None = None, prefix: str = , "
+            "completes: Collection[str] = ()) -> tuple[ToolSpec, ...]"
+        ),
+    },
     "polyloop.adapters.opentelemetry": {
         "OpenTelemetrySink": (
             "(*, provider_name: str, request_model: str | None, agent_name: str | None, capture_content: bool, "
@@ -94,6 +102,11 @@ OPT_IN: Final = {
         "PolyGatewayModel": (
             "(client: GatewayClient, *, params: Mapping[str, JSONValue], "
             "keywords: Callable[[Mapping[str, str]], Mapping[str, object]])"
+        )
+    },
+    "polyloop.adapters.progress": {
+        "ProgressSink": (
+            "(*, total: int | None, already_done: int = 0, stream: TextIO | None = None, plain_every_s: float = 30.0)"
         )
     },
     "polyloop.stores.ephemeral": {"EphemeralRunStore": "()"},

@@ -279,6 +279,15 @@ def tool_registry_unknown_tool() -> ExecutorCase:
     return dataclasses.replace(tool_registry(), refused=refused)
 
 
+def mcp_tools() -> ExecutorCase:
+    """The same tools, from an MCP server."""
+    from tests.adapters import mcp_room  # the package mcp need not be installed
+
+    return dataclasses.replace(
+        tool_registry(), make=mcp_room.executor, make_broken=lambda: mcp_room.executor(broken=True)
+    )
+
+
 def scripted_executor() -> ExecutorCase:
     """The scripted executor of the tests."""
 
@@ -351,6 +360,7 @@ ACTION_EXECUTORS: tuple[Implementation[ExecutorCase], ...] = (
     Implementation(name="scripted", load=scripted_executor),
     Implementation(name="tool-registry", load=tool_registry),
     Implementation(name="tool-registry-unknown-tool", load=tool_registry_unknown_tool),
+    Implementation(name="mcp-tools", load=mcp_tools, requires="mcp"),
     Implementation(name="examples-shell", load=shell),
     Implementation(name="examples-lake", load=lake, requires="gymnasium"),
     Implementation(name="examples-adventure", load=adventure, requires="textworld"),
