@@ -108,6 +108,8 @@ class Server:
             min_size=1,
             max_size=self._limits.pool_size,
             timeout=self._limits.connect_timeout_s,
+            # The pool tries again in ever longer pauses. When it has given up, a caller makes it try at once.
+            reconnect_timeout=self._limits.connect_timeout_s,
             configure=self._configure,
             name="polyloop",
             open=False,
