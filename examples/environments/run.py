@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 # So that the other examples are found when this file is started as a script.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from examples.environments.worlds import PastAction, executed_actions
+from examples.environments.worlds import PastAction, executed_actions, has_ended
 from polyloop import AgentDefinition, Event, EventSink, RunKey, RunRequest, RunResult, RunStore, StepEnded
 from polyloop.adapters.progress import ProgressSink
 from polyloop.stores.jsonl import JsonlRunStore
@@ -95,7 +95,7 @@ async def all_episodes(options: Options) -> list[RunResult]:
 @asynccontextmanager
 async def _events(options: Options, store: RunStore) -> AsyncIterator[EventSink]:
     """The progress line: a bar on a terminal, plain lines elsewhere."""
-    ended = [(await store.read_log(key)).finished is not None for key in options.runs.values()]
+    ended = [has_ended(await store.read_log(key)) for key in options.runs.values()]
     async with ProgressSink(total=options.episodes, already_done=sum(ended), plain_every_s=5.0) as progress:
         yield progress if options.kill_after is None else Killing(progress, options.kill_after)
 

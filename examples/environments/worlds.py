@@ -36,6 +36,7 @@ from polyloop import (
     ModelReply,
     PlannedAction,
     RunLog,
+    StopReason,
 )
 
 ResultT = TypeVar("ResultT")
@@ -88,9 +89,14 @@ class WorldDiffersError(Exception):
         self.result_id = result_id
 
 
+def has_ended(log: RunLog) -> bool:
+    """Whether nothing more will be done in the run. One that was cancelled goes on when it is resumed."""
+    return log.finished is not None and log.finished.stop_reason is not StopReason.CANCELLED
+
+
 def executed_actions(log: RunLog) -> tuple[PastAction, ...]:
     """What was executed in the run's environment, in order; nothing for a run that has ended, which needs none."""
-    if log.finished is not None:
+    if has_ended(log):
         return ()
     plans = {each.result_id: each.action for each in log.intents if each.kind is EffectKind.ACTION}
     past: list[PastAction] = []
