@@ -73,6 +73,12 @@ clean:
 	@$(INSTALL) --constraint constraints.txt --editable ".[dev]"
 	@touch .venv/.stamp-core $@
 
+# The environments of examples/environments: some 350 MB, and a C compiler is needed. Nothing else asks for it.
+.venv/.stamp-examples: .venv/.stamp-dev
+	@echo "Installing the packages of examples/environments"
+	@$(INSTALL) --constraint constraints.txt --editable ".[examples]"
+	@touch $@
+
 # A package that cannot be installed is left out: its lines in the results then say that it failed, and why.
 .venv-peers/.stamp: benchmarks/peers/requirements.txt pyproject.toml | .venv/bin/python
 	@echo "Making .venv-peers with what PolyLoop is compared with"
