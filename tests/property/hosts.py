@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import pickle
 import signal
@@ -222,6 +223,9 @@ def serve() -> None:
             store, folder, count, address = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
         except EOFError:
             return
+        if store == "postgres":
+            # Here and not in each child: what it imports takes longer than all that a child does.
+            importlib.import_module("tests.postgres.server")
         if not os.fork():
             try:
                 asyncio.run(_live(store, folder, count, address))
