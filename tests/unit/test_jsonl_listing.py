@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import random
+import sqlite3
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -165,6 +166,18 @@ def test_zeroed_sectors_are_listed_as_they_are_read(tmp_path: Path) -> None:
             zeroed = log.data[:start] + bytes(min(end, len(log.data)) - start) + log.data[end:]
             assert len(zeroed) == len(log.data)
             _agree(tmp_path, zeroed)
+
+
+def test_a_torn_line_before_a_sound_one_of_the_last_stretch_is_found(tmp_path: Path) -> None:
+    # Both were written since the last sync, and the disk kept the later one only.
+    large = ModelReply(call_id=None, text="x" * 4 * SECTOR, reasoning=None)
+    log = written([*a_run(1), model_intent(6, 1), replied(7, 1, reply=large), stepped(8, 1)])
+    start = log.offsets[7] + SECTOR - log.offsets[7] % SECTOR
+    assert start + SECTOR < log.offsets[8]
+    assert _agree(tmp_path, log.data[:start] + bytes(SECTOR) + log.data[start + SECTOR :]) is RunState.UNFINISHED
+    found = summarize(Os(), str(tmp_path), NAME)
+    assert found is not None
+    assert found.steps == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -397,6 +410,15 @@ async def test_leaving_the_store_releases_a_listing_that_somebody_still_holds(tm
         listings = [store.runs() for _ in range(3)]
         for each in listings:
             await anext(each)
+        assert _open_listings(store) == 3
+        assert store._pool is not None
+        workers = store._pool.workers()
+        databases = [index._database for runs in workers for index in runs.indexes]
+    assert not any(runs.indexes for runs in workers)
+    for database in databases:
+        assert database is not None
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            assert database.total_changes
     assert open_descriptors() <= before
     assert threading.active_count() == threads
     async with store:
