@@ -20,6 +20,7 @@ SCRIPTS: Final = {
     "overhead.py": "The loop",
     "jsonl_single.py": "One run on the file store",
     "jsonl_many.py": "A thousand runs on the file store",
+    "postgres.py": "Runs on Postgres",
     "resume.py": "Resuming a long run",
     "adapters.py": "The adapters",
     "imports.py": "Importing",

@@ -329,4 +329,5 @@ def assert_silent(texts: list[str]) -> None:
     for text in texts:
         assert PASSWORD not in text
         assert PASSWORD.replace("'", "\\'") not in text
-        assert "s3cr" not in text
+        assert "s3cr%t" not in text
+        assert "s3cr%25t" not in text

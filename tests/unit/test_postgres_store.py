@@ -20,6 +20,8 @@ from polyloop.types import (
     CorruptionReason,
     CorruptRunLog,
     InvalidRequest,
+    JSONValue,
+    Record,
     RunAlreadyExists,
     RunConflict,
     RunKey,
@@ -97,7 +99,7 @@ async def test_a_conflict_in_a_statement_concerns_its_run_alone(dsn: str, statem
         keys = [RunKey(f"run {number}") for number in range(5)]
         await asyncio.gather(*(append(store, key, started()) for key in keys))
         statements.clear()
-        records = [model_intent(1), model_intent(5), started(), model_intent(0), model_intent(1)]
+        records: list[Record] = [model_intent(1), model_intent(5), started(), model_intent(0), model_intent(1)]
         outcomes = await asyncio.gather(
             *(append(store, key, record) for key, record in zip(keys, records, strict=True)), return_exceptions=True
         )
@@ -383,7 +385,12 @@ async def test_leaving_closes_all_connections_also_when_it_is_cancelled(dsn: str
 
 
 async def test_texts_that_postgres_cannot_hold_and_the_order_of_keys_come_back(dsn: str) -> None:
-    snapshot = {"z": "a\0b", "a": "\ud800", "m": {"\udc00": 1e2, "b": -0.0, "a": '\ud83d\ude00 {}",\\'}}
+    snapshot: dict[str, JSONValue] = {
+        "z": "a\0b",
+        "a": "\ud800",
+        "m": {"\udc00": 1e2, "b": -0.0},
+        "q": '\ud83d\ude00 {}",\\',
+    }
     async with MigratedStore(dsn) as store:
         await append(store, KEY, started(snapshot))
         found = (await store.read_log(KEY)).started
