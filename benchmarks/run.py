@@ -21,6 +21,7 @@ SCRIPTS: Final = {
     "jsonl_single.py": "One run on the file store",
     "jsonl_many.py": "A thousand runs on the file store",
     "postgres.py": "Runs on Postgres",
+    "sqlite.py": "Runs on the SQLite store",
     "resume.py": "Resuming a long run",
     "adapters.py": "The adapters",
     "imports.py": "Importing",

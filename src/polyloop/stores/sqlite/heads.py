@@ -28,6 +28,9 @@ REMEMBERED: Final = 20_000
 _ROWS_AT_ONCE: Final = 128
 """A power of two, and no more values than older SQLite takes in one statement (999, for seven columns)."""
 
+_FEW: Final = 8
+"""Up to so many rows go in one statement, whatever their number: one run at a time writes two or three."""
+
 
 class Head(NamedTuple):
     """Where a run stands."""
@@ -157,8 +160,11 @@ def insert_rows(
 
 
 def _in_powers_of_two(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The things in few pieces of few lengths, so that few statements serve, and stay prepared."""
+    """The things in few pieces of few lengths, so that few statements serve and stay prepared."""
     start, size = 0, _ROWS_AT_ONCE
+    if 0 < len(things) <= _FEW:
+        yield things
+        return
     while start < len(things):
         while size > len(things) - start:
             size //= 2
