@@ -295,8 +295,9 @@ async def request(folder: Path, key: RunKey, seed: int, past: Sequence[PastActio
 _ROOM = re.compile(r"-= (.+?) =-")
 _BLOCK = re.compile(r"```command\n(.*)\n```")
 _SMALL_WORDS: Final = frozenset(("from", "into", "in", "on", "with", "the"))
-_IDLE: Final = ("look", "inventory", "examine", "close", "lock", "drop")
+_IDLE: Final = ("look", "inventory", "examine")
 _ALWAYS_GOOD: Final = ("take", "open", "unlock")
+_ONLY_IF_ASKED: Final = ("close", "lock", "drop")
 
 
 def seeker(messages: Sequence[ChatMessage]) -> str:
@@ -314,7 +315,7 @@ def seeker(messages: Sequence[ChatMessage]) -> str:
 
 def _chosen(choices: Sequence[str], room: str, quest: str, done: Counter[tuple[str, str]]) -> str:
     new = [each for each in choices if not done[room, each] and not each.startswith(("go ", *_IDLE))]
-    wanted = [each for each in new if all(noun.lower() in quest for noun in _nouns(each))]
+    wanted = [each for each in new if _is_wanted(each, quest) and not done[room, _undone_by(each)]]
     useful = wanted or [each for each in new if each.startswith(_ALWAYS_GOOD)]
     if useful:
         return useful[0]
@@ -322,5 +323,12 @@ def _chosen(choices: Sequence[str], room: str, quest: str, done: Counter[tuple[s
     return min(ways, key=lambda way: done[room, way]) if ways else "look"
 
 
-def _nouns(command: str) -> list[str]:
-    return [word for word in command.split()[1:] if word not in _SMALL_WORDS]
+def _is_wanted(command: str, quest: str) -> bool:
+    verb, *words = command.lower().split()
+    named = all(word in quest for word in words if word not in _SMALL_WORDS)
+    return named and (verb not in _ONLY_IF_ASKED or re.search(rf"\b{verb}(e?d)?\b", quest) is not None)
+
+
+def _undone_by(command: str) -> str:
+    """What putting a thing somewhere would undo: taking it from there."""
+    return re.sub(r"^(?:insert|put) (.+) (?:into|on) ", r"take \1 from ", command)
