@@ -301,13 +301,15 @@ def shown(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def speed_cell(found: Found, peer: Peer, case: Case) -> str:
-    """Steps a second."""
+def speed_cell(found: Found, peer: Peer, case: Case, turns: int) -> str:
+    """Steps a second, and whether they are of fewer turns than the rest."""
     key = (peer.name, case.title)
     if key in found.failures:
         return "failed"
     count = len(found.figures[key])
-    return shown(found.median(key, lambda each: each.steps_per_second)) + (" (one turn)" if count == 1 else "")
+    return shown(found.median(key, lambda each: each.steps_per_second)) + (
+        f" ({count} of {turns} turns)" if count < turns else ""
+    )
 
 
 def bytes_cell(found: Found, peer: Peer, case: Case) -> str:
@@ -322,12 +324,12 @@ def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def speeds(found: Found, *, persisted: bool) -> list[str]:
+def speeds(found: Found, turns: int, *, persisted: bool) -> list[str]:
     """A table of speeds."""
     titles = ("peer", *(case.title for case in CASES), "runs at once")
     lines = [row(*titles), row(*("---" for _ in titles))]
     lines += [
-        row(peer.name, *(speed_cell(found, peer, case) for case in CASES), f"{peer.crowd:,}")
+        row(peer.name, *(speed_cell(found, peer, case, turns) for case in CASES), f"{peer.crowd:,}")
         for peer in PEERS
         if peer.persisted is persisted
     ]
@@ -389,7 +391,7 @@ def section(found: Found, rows: Sequence[Row], load: float, turns: int) -> str:
         "## What a user would pick instead",
         "",
         "`make bench-peers`, in `benchmarks/peers/`, which says what is compared and how it is kept fair.",
-        f"PolyLoop {__version__} on {machine()}. Medians of {turns} turns; what took over {SLOW_S:.0f} s was run once.",
+        f"PolyLoop {__version__} on {machine()}. Medians, turns: {turns}; what took over {SLOW_S:.0f} s was run once.",
         *busy(load),
         "",
         "![Steps a second of PolyLoop and its peers](peers/chart.svg)",
@@ -399,7 +401,7 @@ def section(found: Found, rows: Sequence[Row], load: float, turns: int) -> str:
         "",
         "### Every step persisted: steps a second",
         "",
-        *speeds(found, persisted=True),
+        *speeds(found, turns, persisted=True),
         "",
         "### Every step persisted: written a step",
         "",
@@ -409,7 +411,7 @@ def section(found: Found, rows: Sequence[Row], load: float, turns: int) -> str:
         "",
         "### Nothing persisted: steps a second",
         "",
-        *speeds(found, persisted=False),
+        *speeds(found, turns, persisted=False),
         "",
         "### Versions and settings",
         "",
