@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from polyloop.stores.sqlite import SqliteRunStore
-from polyloop.types import Record, RunAlreadyExists, RunConflict, RunKey
+from polyloop.types import Record, RunAlreadyExists, RunConflict, RunFinished, RunKey, StepCompleted
 from tests.contract.records import started
 from tests.seams import append
 from tests.unit.jsonl_disk import is_barrier, story
@@ -44,6 +44,7 @@ class Machine(RuleBasedStateMachine):
         self.path = folder / "runs.sqlite"
         self.store = SqliteRunStore(self.path)
         self.await_(self.store.__aenter__())
+        self.driven: set[RunKey] = set()
 
     def await_(self, call: Coroutine[Any, Any, R]) -> R:
         return self.loop.run_until_complete(call)
@@ -59,6 +60,10 @@ class Machine(RuleBasedStateMachine):
         self.await_(together())
         for key, record in due:
             self.model[key].append(record)
+            if isinstance(record, RunFinished):
+                self.driven.discard(key)
+            else:
+                self.driven.add(key)
             if is_barrier(record):
                 self.durable[key] = len(self.model[key])
 
@@ -70,6 +75,7 @@ class Machine(RuleBasedStateMachine):
             # An ordered record's refusal may come with the next call.
             self.await_(append(self.store, key, STORY[1]))
         except (RunConflict, RunAlreadyExists):
+            self.driven.discard(key)
             self.read(key)
         else:
             raise AssertionError("a record at a wrong position was taken")
@@ -79,6 +85,35 @@ class Machine(RuleBasedStateMachine):
         log = self.await_(self.store.read_log(key))
         assert list(log.records()) == self.model[key]
         self.durable[key] = len(self.model[key])
+
+    @rule(newest_first=st.booleans())
+    def list_all(self, newest_first: bool) -> None:
+        async def listed() -> list[tuple[str, int | None, str | None]]:
+            found = self.store.runs(newest_first=newest_first)
+            return [(summary.key, summary.steps, summary.stop_reason) async for summary in found]
+
+        expected = []
+        # All runs of the story start at one time, so their keys give the order.
+        for key in sorted(KEYS, reverse=newest_first):
+            records = self.model[key]
+            self.durable[key] = len(records)
+            if records:
+                last = records[-1]
+                steps = sum(isinstance(record, StepCompleted) for record in records)
+                expected.append((key, steps, last.stop_reason if isinstance(last, RunFinished) else None))
+        assert self.await_(listed()) == expected
+
+    @rule(key=st.sampled_from(KEYS))
+    def delete(self, key: RunKey) -> None:
+        """A run that has ended goes; one that this object last wrote to stays; one that it only knows of goes."""
+        try:
+            deleted = self.await_(self.store.delete(key))
+        except RunConflict:
+            assert key in self.driven
+        else:
+            assert key not in self.driven
+            assert deleted == bool(self.model[key])
+            self.model[key], self.durable[key] = [], 0
 
     @rule()
     def leave_and_enter(self) -> None:
