@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from polyloop.types import ChatMessage, InvalidRequest
 from tests.adapters.calls import a_call
-from tests.adapters.endpoint import KEY, a_client, completion, model, says, served
+from tests.adapters.endpoint import KEY, Endpoint, a_client, completion, model, says, served
 from tests.contract.port_checks import canonical
 
 ADDRESS = "http://127.0.0.1:1/v1"
@@ -176,8 +176,26 @@ async def test_a_binding_is_refused_since_it_would_be_lost() -> None:
 
 async def test_the_client_stays_the_callers() -> None:
     client = a_client(ADDRESS, max_retries=9, timeout=3.0)
-    model(client)
+    port = model(client, max_retries=2)
     assert (client.max_retries, client.timeout, client.is_closed()) == (9, 3.0, False)
+    # Its own bounds would cut an answer that `timeout_s` has time for.
+    assert (port._client.max_retries, port._client.timeout) == (2, None)
+    await client.close()
+    assert port._client.is_closed()
+
+
+async def test_a_key_that_changes_is_asked_for_before_each_request() -> None:
+    keys = iter(("first-key-of-two", "second-key-of-two"))
+
+    async def key() -> str:
+        return next(keys)
+
+    async with Endpoint(says(completion())) as endpoint, a_client(endpoint.url, api_key=key) as client:
+        port = model(client)
+        await port.call(a_call())
+        await port.call(a_call())
+    sent = [asked.headers["authorization"] for asked in endpoint.asked]
+    assert sent == ["Bearer first-key-of-two", "Bearer second-key-of-two"]
 
 
 def test_without_the_sdk_the_import_says_which_extra_to_install() -> None:

@@ -41,7 +41,8 @@ class OpenAIChatModel:
     What the client adds of itself (headers, query, organization, project) is not in `params`, for it may hold
     credentials: give what shapes replies here. The base URL is in `params`, for the same name stands for different
     models elsewhere: a run is resumed against the address that it was started with. Tokens in the *path* of a URL
-    cannot be told from a path; do not use such a URL.
+    cannot be told from a path; do not use such a URL. The client's settings are taken when the model is built; a key
+    that changes while it lives is given to the client as a function, which the SDK asks before each request.
 
     `ModelCall.binding` has no place in this protocol: a call with a binding is refused rather than sent without it.
 
