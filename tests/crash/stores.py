@@ -56,7 +56,7 @@ class KillingOs(Os):
         if when == "after":
             self._place -= 1
 
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: Path | str, flags: int, mode: int = 0o777) -> int:
         if not flags & os.O_CREAT:
             return super().open(path, flags, mode)
         self._arrive("before")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.crash.conftest import Server
 from tests.crash.server import Job, Recovered, Report, ledger_of
 from tests.crash.stores import DURABLE
 from tests.family import FAMILY, Scenario, check_resumed, must_not_go_on, story, timeless_records
+from tests.proof.plugin import Checked
 
 pytestmark = pytest.mark.parametrize("scenario", FAMILY, ids=str)
 
@@ -37,6 +38,7 @@ class World:
             store=store, directory=str(directory), scenario=FAMILY.index(scenario), method="run", keys=("whole",)
         )
         self.scenario = scenario
+        self.kills = 0
         self.points = self.perform("whole", "run").points
         (whole,) = self._recover(["whole"])
         self.records = whole.records
@@ -48,6 +50,7 @@ class World:
         job = dataclasses.replace(self._job, method=method, keys=(key,), kill_at=kill_at, cancel_at=cancel_at)
         report = self._server.perform(job)
         assert report.killed is (kill_at is not None), f"{method} {kill_at=}: {report}"
+        self.kills += report.killed
         return report
 
     def kill_inside(self, key: str, method: str, place: int, when: str) -> bool:
@@ -111,8 +114,10 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(server: Server, store: str, scenario: Scenario, directory: Path) -> World:
-    return World(server, store, scenario, directory)
+def world(server: Server, store: str, scenario: Scenario, directory: Path, checked: Checked) -> Iterator[World]:
+    made = World(server, store, scenario, directory)
+    yield made
+    checked("processes killed at every seam", store, kills=made.kills)
 
 
 def test_killed_anywhere_a_run_is_resumed_to_the_uninterrupted_result(world: World) -> None:

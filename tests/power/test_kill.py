@@ -22,6 +22,7 @@ from tests.power.hand_made import path_of
 from tests.power.ledger import Tidings
 from tests.power.load import NEVER, key_of
 from tests.power.recorded import ROOT
+from tests.proof.plugin import Checked
 
 KILLS: Final = 8
 BYTES_PER_RUN: Final = 95_000
@@ -115,5 +116,8 @@ def test_eight_kills_lose_nothing_that_was_acknowledged_and_repeat_nothing(tmp_p
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 8))
-def test_eight_kills_of_many_runs_lose_nothing_that_was_acknowledged(seed: int, tmp_path: Path) -> None:
+def test_eight_kills_of_many_runs_lose_nothing_that_was_acknowledged(
+    seed: int, tmp_path: Path, checked: Checked
+) -> None:
     eight_kills(tmp_path, count=400, seed=seed)
+    checked("processes killed under load", "jsonl", seed=seed, kills=KILLS, runs=400)

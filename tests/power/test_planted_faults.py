@@ -15,8 +15,10 @@ from tests.power.check import Bounds
 from tests.power.recorded import KILLED, Recording
 from tests.power.trace import Begin, Call, End, Event
 from tests.power.workload import TORN, everything
+from tests.proof.plugin import Checked
 
 LONG_RUN: Final = "works long"
+FAULTS: Final = "power loss: planted faults, found"
 
 SKIPPED: Final = [
     ("barrier", LONG_RUN, 1, "is gone"),
@@ -53,11 +55,12 @@ def test_a_store_that_does_not_lock_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "key", "number", "expected"), MORE_SKIPPED)
+@pytest.mark.parametrize("skipped", MORE_SKIPPED)
 def test_a_store_that_leaves_out_any_one_sync_is_found(
-    what: str, key: str, number: int, expected: str, tmp_path: Path
+    skipped: tuple[str, str, int, str], tmp_path: Path, checked: Checked
 ) -> None:
-    find(what, key, number, expected, tmp_path)
+    find(*skipped, tmp_path)
+    checked(FAULTS, "jsonl", seed=1, faults=1)
 
 
 def relied_on(events: Sequence[Event]) -> Iterator[Call]:
@@ -96,8 +99,11 @@ def test_each_of_some_syncs_is_missed_if_it_is_taken_out_of_a_trace(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_each_sync_before_an_acknowledged_record_is_missed_if_it_is_taken_out_of_a_trace(tmp_path: Path) -> None:
+def test_each_sync_before_an_acknowledged_record_is_missed_if_it_is_taken_out_of_a_trace(
+    tmp_path: Path, checked: Checked
+) -> None:
     recording, events = recorded(tmp_path, everything("all"))
     calls = list(relied_on(events))
     assert len(calls) > 100
     each_is_needed(recording, calls, events)
+    checked(FAULTS, "jsonl", seed="lines of the trace", faults=len(calls))

@@ -11,8 +11,11 @@ import pytest
 from tests.power.check import Bounds, Loss, Walk
 from tests.power.recorded import KILLED, Recording
 from tests.power.workload import TORN, everything
+from tests.proof.plugin import Checked
 
 LONG_RUN: Final = "works long"
+STATES: Final = "power loss: states of the disk, read back"
+RECOVERIES: Final = "power loss: runs gone on with, states behind a second loss"
 
 
 def check(recording: Recording, bounds: Bounds) -> Walk:
@@ -23,11 +26,11 @@ def check(recording: Recording, bounds: Bounds) -> Walk:
     return walk
 
 
-def check_recovery(at: Path, losses: list[Loss], bounds: Bounds) -> None:
+def check_recovery(at: Path, losses: list[Loss], bounds: Bounds) -> Walk:
     """After a power loss each run goes on to its right end, and whatever a second power loss leaves is honest too."""
     again = Recording(at, losses)
     again.record("recover")
-    check(again, bounds)
+    return check(again, bounds)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +54,14 @@ def test_what_a_killed_process_left_unsynced_is_synced_before_it_is_relied_on(
     killed_behind(key, call, 0, tmp_path, Bounds(seed=3, states=30))
 
 
-def killed_behind(key: str, call: str, number: int, at: Path, bounds: Bounds) -> None:
+def killed_behind(key: str, call: str, number: int, at: Path, bounds: Bounds) -> Walk:
     """A process is killed behind one of its calls; the next one goes on."""
     recording = Recording(at / "killed")
     if key in TORN:
         recording.record("begin", key, status=KILLED)
     recording.record("resume", key, "--kill", call, str(number), status=KILLED)
     recording.record("resume", key)
-    check(recording, bounds)
+    return check(recording, bounds)
 
 
 KILLS: Final = [
@@ -73,9 +76,10 @@ KILLS: Final = [
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("key", "call", "number"), KILLS)
 def test_a_process_may_be_killed_at_any_place_of_beginning_and_of_taking_over(
-    key: str, call: str, number: int, tmp_path: Path
+    key: str, call: str, number: int, tmp_path: Path, checked: Checked
 ) -> None:
-    killed_behind(key, call, number, tmp_path, Bounds(seed=number, states=400))
+    walk = killed_behind(key, call, number, tmp_path, Bounds(seed=number, states=400))
+    checked(STATES, "jsonl", seed=number, states=walk.looked_at)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +95,9 @@ def all_runs(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(2))
 def test_of_all_runs_a_power_loss_leaves_an_honest_prefix_and_they_go_on_from_it(
-    all_runs: Recording, seed: int, tmp_path: Path
+    all_runs: Recording, seed: int, tmp_path: Path, checked: Checked
 ) -> None:
     walk = check(all_runs, Bounds(seed=seed, states=300, sample=150, whole_every=10))
-    check_recovery(tmp_path / "again", walk.sample, Bounds(seed=seed, states=60))
+    again = check_recovery(tmp_path / "again", walk.sample, Bounds(seed=seed, states=60))
+    checked(STATES, "jsonl", seed=seed, states=walk.looked_at)
+    checked(RECOVERIES, "jsonl", seed=seed, runs=len(walk.sample), states=again.looked_at)

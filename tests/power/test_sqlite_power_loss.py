@@ -12,15 +12,14 @@ import pytest
 
 from tests.power.recorded import KILLED
 from tests.power.sqlite_check import Bounds, Loss, Recording, Walk
+from tests.power.test_planted_faults import FAULTS
+from tests.power.test_power_loss import RECOVERIES, STATES
 from tests.power.trace import Begin, Call, End, Event
 from tests.power.workload import CANCELLED, FEW, PAUSED, everything
 from tests.proof.plugin import Checked
 
 KEYS: Final = (*FEW, *PAUSED[1:], CANCELLED[1])
-STATES: Final = "power loss: states of the disk, read back"
-RECOVERIES: Final = "power loss: runs gone on with, states behind a second loss"
 FAILING: Final = "power loss behind failed syncs and writes"
-FAULTS: Final = "power loss: planted faults, found"
 
 
 def check(recording: Recording, events: Sequence[Event], bounds: Bounds) -> Walk:
@@ -195,4 +194,4 @@ def test_each_sync_before_an_acknowledged_record_is_missed_if_it_is_taken_out_of
         left = [event for event in events if not (isinstance(event, End) and event.call.line == call.line)]
         walk = recording.walk(left, Bounds(seed=call.line, every=30, states=1))
         assert walk.broken, f"nothing tells that this sync was left out: {call}"
-    checked(FAULTS, "sqlite", seed="each line of the trace", faults=len(calls))
+    checked(FAULTS, "sqlite", seed="lines of the trace", faults=len(calls))

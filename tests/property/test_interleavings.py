@@ -10,6 +10,7 @@ import pytest
 
 from polyloop import ReplayPolicy, RunFinished, RunLog, RunResult
 from polyloop._recovery import next_move
+from tests.proof.plugin import Checked
 from tests.property.simulation import Story, simulate
 
 SEEDS = 2_000
@@ -72,8 +73,12 @@ def test_a_medium_that_does_not_compare_positions_is_found_out() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(8))
-def test_many_more_schedules(part: int) -> None:
-    run_seeds(1_000_000 + part * SEEDS_LONG // 8, SEEDS_LONG // 8)
+def test_many_more_schedules(part: int, checked: Checked) -> None:
+    first = 1_000_000 + part * SEEDS_LONG // 8
+    run_seeds(first, SEEDS_LONG // 8)
+    checked(
+        "simulated interleavings", "the driver, on a virtual store", seed=f"from {first}", schedules=SEEDS_LONG // 8
+    )
 
 
 def test_the_same_seed_gives_the_same_story() -> None:
