@@ -101,10 +101,10 @@ class WatchedOs(Os):
         self._logs: set[int] = set()
         self._lock = threading.Lock()
 
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: Path | str, flags: int, mode: int = 0o777) -> int:
         """Open, and note it."""
         fd = super().open(path, flags, mode)
-        if path.suffix == ".jsonl":
+        if Path(path).suffix == ".jsonl":
             with self._lock:
                 self._logs.add(fd)
                 self.opened += 1
