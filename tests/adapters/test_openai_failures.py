@@ -241,6 +241,32 @@ async def test_a_key_that_cannot_be_had_is_a_failure_of_the_call() -> None:
     assert "OpenAIError" in str(raised.value)
 
 
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_key_is_masked_that_has_been_replaced_while_the_request_was_under_way(status: int) -> None:
+    keys = iter(("first-key-of-two", "second-key-of-two"))
+
+    async def key() -> str:
+        return next(keys)
+
+    async def quotes(asked: Asked) -> None:
+        quoted = asked.headers["authorization"]
+        if "first" in quoted:
+            await second.wait()
+        else:
+            second.set()
+        await says({"error": {"message": f"wrong: {quoted}"}}, status=status)(asked)
+
+    second = asyncio.Event()
+    async with Endpoint(quotes) as endpoint, a_client(endpoint.url, api_key=key) as client:
+        port = model(client)
+        ends = await asyncio.gather(*(port.call(a_call()) for _ in range(2)), return_exceptions=True)
+    assert len(endpoint.asked) == 2
+    for end in ends:
+        assert isinstance(end, ErrorAnswerError)
+        assert "[masked]" in str(end)
+        assert "key-of-two" not in shown(end)
+
+
 async def test_an_error_of_ours_that_comes_out_of_the_client_passes() -> None:
     async def no_key() -> str:
         raise TimeoutError("the vault is slow")

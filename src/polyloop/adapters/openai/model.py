@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
 
 _OWN_FIELDS: Final = frozenset(("model", "messages", "stream", "stream_options", "n"))
-_SDK_HEADERS: Final = ("accept", "content-type", "user-agent", "x-stainless-")
+_PLAIN_HEADERS: Final = ("accept", "connection", "content-", "host", "user-agent", "x-stainless-")
+"""How the names of headers begin that hold no credential."""
 
 
 class OpenAIChatModel:
@@ -139,9 +140,11 @@ class OpenAIChatModel:
                 "ModelCall.binding",
                 "a chat endpoint has no place for it: give model_binding={}, or an adapter of yours",
             )
-        return reply_in(await self._asked(call.messages), self._said)
+        answer, headers = await self._asked(call.messages)
+        return reply_in(answer, lambda text: self._said(text, headers))
 
-    async def _asked(self, messages: tuple[ChatMessage, ...]) -> bytes:
+    async def _asked(self, messages: tuple[ChatMessage, ...]) -> tuple[bytes, Mapping[str, str]]:
+        """The answer's body, and the headers that were sent."""
         sent = [{"role": message.role, "content": message.content} for message in messages]
         failure: ChatCompletionError
         try:
@@ -152,7 +155,7 @@ class OpenAIChatModel:
                     extra_body=self._body,
                 )
                 # The bytes, not the SDK's object: that one is built without validation, from whatever came.
-                return response.content
+                return response.content, response.http_request.headers
         except TimeoutError:
             if not bound.expired():
                 raise
@@ -162,7 +165,7 @@ class OpenAIChatModel:
         except APIConnectionError as error:
             failure = ConnectionFailedError(type(error.__cause__ or error).__name__)
         except OpenAIError as error:
-            failure = ChatCompletionError(f"the SDK failed ({type(error).__name__}): {self._said(str(error))}")
+            failure = ChatCompletionError(f"the SDK failed ({type(error).__name__}): {self._said(str(error), {})}")
         except UnicodeEncodeError as error:
             failure = RequestNotSentError(error.encoding)
         # Raised out here: the exceptions above hold the request, with its headers and messages, and would come along
@@ -172,11 +175,12 @@ class OpenAIChatModel:
     def _answered_with(self, error: APIStatusError) -> ErrorAnswerError:
         # What is said about a key often quotes a part of it.
         silent = error.status_code in (401, 403)
-        return error_answer(error.status_code, {} if silent else error.body, self._said)
+        headers = error.request.headers
+        return error_answer(error.status_code, {} if silent else error.body, lambda text: self._said(text, headers))
 
-    def _said(self, text: str) -> str:
+    def _said(self, text: str, headers: Mapping[str, str]) -> str:
         """What the endpoint says, on one line, cut, and without the credentials that it may quote."""
-        return one_line(masked(text, credentials(self._client)))
+        return one_line(masked(text, credentials(self._client, headers)))
 
 
 # ------------------------------------------------------------------------------------------- The arguments
@@ -241,10 +245,13 @@ def _base_url(client: AsyncOpenAI) -> str:
     return url.rstrip("/")
 
 
-def credentials(client: AsyncOpenAI) -> Iterator[str]:
-    """Everything that may be one: the key as it is now, and the caller's own headers and query."""
+def credentials(client: AsyncOpenAI, headers: Mapping[str, str]) -> Iterator[str]:
+    """Everything that may be one: the key, the headers that were sent and are not the SDK's, the query.
+
+    The headers hold the key that this request was sent with; the client's own may have changed meanwhile.
+    """
     yield client.api_key
-    for name, value in client.default_headers.items():
-        if isinstance(value, str) and not name.lower().startswith(_SDK_HEADERS):
+    for name, value in (*client.default_headers.items(), *headers.items()):
+        if isinstance(value, str) and not name.lower().startswith(_PLAIN_HEADERS):
             yield value
     yield from (value for value in client.default_query.values() if isinstance(value, str))
