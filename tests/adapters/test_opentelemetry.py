@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from polyloop.adapters.fanout import FanOutSink
 from polyloop.adapters.opentelemetry import Names, OpenTelemetrySink
 from polyloop.ports import Action, ModelCall
 from polyloop.session import AgentDefinition
@@ -227,7 +228,9 @@ async def test_runs_at_once_do_not_mix_their_parents(traced: Traced) -> None:
         return "seen"
 
     async with traced.sink() as sink:
-        shared = with_sink(sink, model=ScriptedModel(ask))
+        # Behind a fan-out, as with most users: it must not lose the current span.
+        events = FanOutSink(RecordingSink(), sink)
+        shared = dataclasses.replace(with_sink(sink, model=ScriptedModel(ask)), events=events)
 
         async def one(key: str) -> None:
             with tracer.start_as_current_span(f"caller {key}"):
@@ -253,6 +256,20 @@ async def test_runs_at_once_do_not_mix_their_parents(traced: Traced) -> None:
                 [f"tool k{number}", "execute_tool text_action", "invoke_agent clerk", caller],
             ]
         )
+
+
+async def test_runs_whose_events_come_in_one_task_do_not_mix_their_parents_either(traced: Traced) -> None:
+    recorded: dict[str, RecordingSink] = {"a": RecordingSink(), "b": RecordingSink()}
+    for key, events in recorded.items():
+        await dataclasses.replace(definition(), events=events).run(request(key))
+    async with traced.sink() as sink:
+        for pair in zip(recorded["a"].events, recorded["b"].events, strict=True):
+            for event in pair:
+                await sink.emit(event)
+    runs = {attributes(span)[Names.CONVERSATION]: id_of(span) for span in traced.spans if "invoke" in span.name}
+    below = [span for span in traced.spans if "invoke" not in span.name]
+    assert len(below) == 6
+    assert {parent_of(span) == runs[attributes(span)[Names.CONVERSATION]] for span in below} == {True}
 
 
 async def cancelled_in_the_model(sink: OpenTelemetrySink, reached: asyncio.Event, shared: AgentDefinition) -> None:

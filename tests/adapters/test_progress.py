@@ -139,6 +139,14 @@ async def test_plain_lines_come_periodically() -> None:
     assert lines[-1].startswith("2/4 runs, 0 open, 4 steps")
 
 
+async def test_a_line_does_not_wait_in_a_buffer() -> None:
+    medium = io.BytesIO()
+    with io.TextIOWrapper(medium, encoding="utf-8") as stream:
+        async with ProgressSink(total=1, stream=stream):
+            pass
+        assert medium.getvalue().startswith(b"0/1 runs")
+
+
 async def on_a_terminal(total: int | None, columns: int) -> str:
     """Everything that two runs write to a real pseudo-terminal."""
     ours, theirs = os.openpty()
