@@ -111,6 +111,16 @@ def test_a_write_that_failed_or_was_short_is_as_long_as_the_kernel_said(world: W
     assert world.found("there") == {b"a" * 3 * S, b"bb" + b"a" * (3 * S - 2)}
 
 
+def test_a_cut_to_nothing_leaves_all_or_nothing_until_it_is_synced(world: World) -> None:
+    world.call(f"ftruncate({world.fd('there')}, 0) = 0")
+    assert world.found("there") == {b"a" * 3 * S, b""}
+    world.write("there", b"b" * S, 0)
+    assert world.found("there") >= {b"a" * 3 * S, b"", b"b" * S}
+    assert not any(data and b"a" in data and b"b" in data for data in world.found("there"))
+    world.sync("there")
+    assert world.found("there") == {b"b" * S}
+
+
 def test_shared_memory_is_no_part_of_the_disk(world: World) -> None:
     world.make("db-shm")
     world.call(f"mmap(NULL, 32768, PROT_READ|PROT_WRITE, MAP_SHARED, {world.fd('db-shm')}, 0) = 0x7f0000000000")

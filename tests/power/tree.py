@@ -3,6 +3,9 @@
 What `disk.py` says of sectors and lengths holds here too; a sector is written wholly or not at all, and what a write
 does not reach it does not change (SQLite's "power-safe overwrite", which it too takes for granted). Beyond that:
 
+- A cut to nothing happens wholly or not at all, and what is written behind it is written into new sectors, as on every
+  file system with a journal. SQLite takes that for granted: of a write-ahead log that is in the database, a part that
+  is left would bring back old pages.
 - A name stands for any of the files, or for none, that it stood for since its directory was last synced.
 - A sync that failed confirms nothing, and no later one confirms what was written before it: the kernel may hold pages
   for clean that never reached the disk. Only what is written anew and synced is certain again.
@@ -29,7 +32,9 @@ _HARMLESS: Final = frozenset(("flock", "close"))
 class Inode:
     """One file, whatever it is called."""
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes = b"", *, is_cut: bool = False) -> None:
+        self.is_cut = is_cut
+        """Whether it is what a cut has left of the one before it, and that is not certain yet."""
         self._bases = [data]
         """What it held when it was last synced: of each sector, any of these."""
         self._changes: list[Call] = []
@@ -165,7 +170,11 @@ class Tree:
         self._names[Path(path).name].append(None)
         return Path(path).name
 
-    def _change(self, inode: Inode, path: str, call: Call, *, ended: bool) -> str:
+    def _change(self, inode: Inode, path: str, call: Call, *, ended: bool) -> str | None:
+        if call.name == "ftruncate" and call.args[1] == "0":
+            if ended and call.result == 0:
+                self._names[Path(path).name].append(Inode(is_cut=True))
+            return Path(path).name if ended else None
         if ended:
             inode.end(call)
         else:
@@ -187,11 +196,22 @@ class Tree:
         if isinstance(promise, tuple):
             inode, promised = promise
             inode.end_sync(promised, failed=failed)
+            if not failed:
+                self._cut_for_certain(self._names[Path(path).name], inode)
             return Path(path).name
         if not failed:
             for name, count in promise.items():
                 del self._names[name][: count - 1]
         return None
+
+    @staticmethod
+    def _cut_for_certain(entries: list[Inode | None], inode: Inode) -> None:
+        while inode.is_cut:
+            at = entries.index(inode)
+            before = entries[at - 1]
+            assert before is not None
+            del entries[at - 1]
+            inode.is_cut = before.is_cut
 
     def open_names(self) -> list[str]:
         """The names of which a power loss may leave more than one state."""
