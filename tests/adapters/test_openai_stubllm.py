@@ -27,7 +27,9 @@ pytest.importorskip("stubllm", reason="the package stubllm is not installed")
 
 # The child says where it listens, and ends with its parent's pipe.
 SERVER = """
-import sys, threading
+import sys
+from pathlib import Path
+
 from stubllm.fixtures.loader import FixtureLoader
 from stubllm.server import MockLLMServer
 
@@ -70,7 +72,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert server.stdout is not None
         assert server.stdin is not None
         try:
-            yield f"{server.stdout.readline().strip()}/v1"
+            address = server.stdout.readline().strip()
+            assert address, "the server did not start"
+            yield f"{address}/v1"
         finally:
             server.stdin.close()
             server.wait()
