@@ -120,10 +120,12 @@ def test_an_adapter_may_import_a_vendor_and_a_store_a_driver(tmp_path: Path) -> 
 
 
 def test_a_command_line_may_stand_on_top_and_nowhere_else(tmp_path: Path) -> None:
-    plants = {"cli.py": "import polyloop.stores.ephemeral\nimport polyloop.adapters\nimport polyloop.session"}
+    plants = {"cli/new.py": "import polyloop.stores.ephemeral\nimport polyloop.adapters\nimport polyloop.session"}
     code, broken, output = lint_imports(planted(tmp_path / "above", plants))
     assert (code, broken) == (0, set()), output
-    code, broken, output = lint_imports(planted(tmp_path / "below", {**plants, "stores/new.py": "import polyloop.cli"}))
+    code, broken, output = lint_imports(
+        planted(tmp_path / "below", {**plants, "stores/new.py": "import polyloop.cli.new"})
+    )
     assert code == 1, output
     assert CONTRACTS["layers"] in broken, output
 

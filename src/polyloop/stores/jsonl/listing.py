@@ -51,7 +51,9 @@ PAGE: Final = 256
 WINDOW: Final = 1 << 14
 """How many bytes are read of a log's beginning, and at first of its end. A first line names its key within so many."""
 
-_NAME: Final = re.compile(r"[a-z0-9_-]+-[0-9a-f]{64}\.jsonl")
+NAME: Final = re.compile(r"[a-z0-9_-]+-[0-9a-f]{64}\.jsonl")
+"""What a log's file is called."""
+
 _KEY: Final = re.compile(rb'\{"check":"[^"]{16}","durable":[0-9]{1,19},"key":("(?:[^"\\]|\\.)*")')
 
 _START: Final = re.compile(
@@ -103,7 +105,7 @@ class Index:
                 database.execute("commit")
                 return False
             # Neither a link nor a directory is a log, whatever it is called: the store opens none.
-            if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 self._add(database, entry.name)
         database.execute("commit")
         return True

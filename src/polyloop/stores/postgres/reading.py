@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Final, Self
 
-from polyloop.stores._listing import Listing, RunSummary
+from polyloop.stores._listing import Listing, RunState, RunSummary
 from polyloop.stores.postgres import listing as pages
 from polyloop.stores.postgres.rows import digest_of, fetch, read_rows
 from polyloop.stores.postgres.server import Connection, Limits, Server
@@ -45,8 +45,17 @@ class PostgresReader:
     ) -> None:
         await self._server.close()
 
-    async def runs(self, listing: Listing) -> AsyncIterator[RunSummary]:
+    async def runs(
+        self,
+        *,
+        state: RunState | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: RunSummary | None = None,
+        newest_first: bool = False,
+    ) -> AsyncGenerator[RunSummary, None]:
         """List the runs, page by page."""
+        listing = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
         left = listing.limit
         while pages.can_match(listing.prefix) and left != 0:
             size = pages.PAGE if left is None else min(left, pages.PAGE)
