@@ -166,6 +166,13 @@ def test_an_address_that_may_hold_a_credential_is_refused_without_showing_it(url
     assert "pass-word" not in f"{refused.value!r} {refused.value}"
 
 
+@pytest.mark.parametrize("url", ["/v1", "host/v1", "ftp://host/v1", "http:///v1"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        model(a_client(url))
+    assert refused.value.field == "OpenAIChatModel.client"
+
+
 async def test_a_binding_is_refused_since_it_would_be_lost() -> None:
     async with served(says(completion())) as (port, endpoint):
         with pytest.raises(InvalidRequest) as refused:

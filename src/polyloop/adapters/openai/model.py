@@ -63,7 +63,8 @@ class OpenAIChatModel:
         max_retries: How often the SDK repeats a request that failed; 0 where a gateway does that.
 
     Raises:
-        InvalidRequest: an argument is wrong; the client's base URL holds a name, password, query or fragment.
+        InvalidRequest: an argument is wrong; the client's base URL is no address, or holds a user, password, query or
+            fragment.
     """
 
     def __init__(
@@ -234,10 +235,12 @@ def _base_url(client: AsyncOpenAI) -> str:
     """The client's address, which is stored with each run.
 
     Raises:
-        InvalidRequest: it may hold a credential. It is not shown.
+        InvalidRequest: it is no address, or may hold a credential. It is not shown.
     """
     url = str(client.base_url)
     parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequest("OpenAIChatModel.client", "its base_url must be http(s)://host/path")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidRequest(
             "OpenAIChatModel.client", "its base_url must hold no user, password, query or fragment: it is stored"
