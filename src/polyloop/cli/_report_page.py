@@ -187,7 +187,7 @@ def _chart(parent: ET.Element, heading: str, height: int, said: str) -> ET.Eleme
     return ET.SubElement(figure, "svg", {"role": "img", "aria-label": said, "width": "100%", "height": str(height)})
 
 
-def _mark(parent: ET.Element, x: float, y: float, width: float, height: float, kind: str) -> None:
+def _mark(parent: ET.Element, kind: str, *, x: float, y: float, width: float, height: float) -> None:
     place = {"x": f"{x:.3f}%", "y": f"{y:.1f}", "width": f"{width:.3f}%", "height": f"{height:.1f}"}
     ET.SubElement(parent, "rect", {**place, "class": kind})
 
@@ -205,7 +205,7 @@ def _reasons(parent: ET.Element, rows: Sequence[Row]) -> None:
         top = 36 * place
         _label(svg, 0, top + 14, "start", outcome)
         _label(svg, 100, top + 14, "end", f"{count:,} ({count / len(rows):.0%})")
-        _mark(svg, 0, top + 20, 100 * count / counts[0][1], 9, f"bar {_tone(outcome)}")
+        _mark(svg, f"bar {_tone(outcome)}", x=0, y=top + 20, width=100 * count / counts[0][1], height=9)
 
 
 def binned(counts: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -227,7 +227,7 @@ def _step_counts(parent: ET.Element, rows: Sequence[Row]) -> None:
     for place, (first, last, count) in enumerate(bins):
         left, wide = 100 * place / len(bins), 100 / len(bins)
         tall = 100 * count / most
-        _mark(svg, left + wide * 0.08, 120 - tall, wide * 0.84, tall, "bar")
+        _mark(svg, "bar", x=left + wide * 0.08, y=120 - tall, width=wide * 0.84, height=tall)
         if count and len(bins) <= BINS // 2:
             _label(svg, left + wide / 2, 116 - tall, "middle", f"{count:,}")
         if place % every == 0:

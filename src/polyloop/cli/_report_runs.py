@@ -7,6 +7,7 @@ Why it is made up like this: `research-wiki/design/0024-report.md`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -154,7 +155,7 @@ def _pauses(records: Sequence[Record]) -> dict[int, list[JSONValue]]:
     """What interrupted the run, by the position of the step in which, or before which, it happened."""
     found: list[str] = []
     by_step: dict[int, list[JSONValue]] = {}
-    for before, record in zip(records, records[1:], strict=False):
+    for before, record in itertools.pairwise(records):
         lasted = _between(before, record)
         if isinstance(before, RunFinished):
             found.append(f"Cancelled at {before.recorded_at}; went on {duration(lasted)} later.")

@@ -35,17 +35,22 @@ async def main(arguments: argparse.Namespace) -> int:
         Failure: the page cannot be written. What was at its place is then still there.
     """
     target = _target(arguments.output)
-    with _writing(arguments.output), tempfile.TemporaryFile(dir=_folder(target)) as blocks:
+    with contextlib.ExitStack() as opened:
         async with open_store(arguments.store) as reader:
-            rows = await _collected(reader, blocks)
+            # Not before the store is there: without it nothing is made, not even for a moment.
+            with _writing(arguments.output):
+                blocks = opened.enter_context(tempfile.TemporaryFile(dir=_folder(target)))
+            rows = await _collected(reader, blocks, arguments.output)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
         made = f"{counted(len(rows), 'run')}, read at {now} UTC by PolyLoop {__version__}."
-        blocks.seek(0)
-        _write(target, document(redacted(arguments.store), made, rows, (line.decode("ascii") for line in blocks)))
+        with _writing(arguments.output):
+            blocks.seek(0)
+            lines = (line.decode("ascii") for line in blocks)
+            _write(target, document(redacted(arguments.store), made, rows, lines))
     return OK
 
 
-async def _collected(reader: Reader, blocks: IO[bytes]) -> list[Row]:
+async def _collected(reader: Reader, blocks: IO[bytes], output: str) -> list[Row]:
     """The rows of all runs, newest first; their trajectories go into the file, in the same order."""
     rows: list[Row] = []
     async with contextlib.aclosing(reader.runs(newest_first=True)) as runs:
@@ -53,7 +58,8 @@ async def _collected(reader: Reader, blocks: IO[bytes]) -> list[Row]:
             found = await _read(reader, summary)
             if found is not None:
                 row, trajectory = found
-                blocks.write(data_block(len(rows), trajectory).encode("ascii"))
+                with _writing(output):
+                    blocks.write(data_block(len(rows), trajectory).encode("ascii"))
                 rows.append(row)
     return rows
 
