@@ -36,11 +36,15 @@ class Head(NamedTuple):
     """Where a run stands."""
 
     next_seq: int
+    """How many records its log holds."""
     ended: bool
     """Whether nothing may follow."""
     started_at: str
+    """When its start record was built, UTC; empty without one."""
     last_record_at: str
+    """When its last record was built, UTC; empty without one."""
     steps: int
+    """How many steps its log holds."""
     stop_reason: str | None
     """That of the end record, if one is last, `cancelled` included."""
 

@@ -284,7 +284,7 @@ class Writer:
 
 def _again(item: Item, block: _Block) -> Exception:
     """What a blocked key answers: the failure itself, or for a refusal that another was refused before."""
-    if block.told and isinstance(block.failure, RunConflict | RunAlreadyExists):
+    if isinstance(block.failure, RunConflict | RunAlreadyExists):
         problem = "an earlier record was refused, and the log was not read since"
         return RunConflict(item.key, problem, seq=item.record.seq)
     return copy.copy(block.failure)
