@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
+from collections import Counter
 from collections.abc import AsyncGenerator
 
 from polyloop._recovery import next_move
@@ -14,31 +14,22 @@ from polyloop.cli._text import counted, one_line
 from polyloop.types import CorruptRunLog, ReplayPolicy, RunKey, UnsupportedSchemaVersion
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Counts:
-    sound: int = 0
-    torn: int = 0
-    damaged: int = 0
-    newer: int = 0
-    gone: int = 0
-
-
 async def main(arguments: argparse.Namespace) -> int:
     """Check the logs; the exit code."""
-    counts = _Counts()
+    counts: Counter[str] = Counter()
     async with open_store(arguments.store) as reader:
         if arguments.key is not None:
             await _judge(reader, run_key(arguments.key), counts)
-            if counts.gone:
+            if counts["gone"]:
                 raise Failure(f"the store holds no run {arguments.key!r}; `polyloop runs` lists those that there are")
         else:
             async with contextlib.aclosing(_keys(reader)) as keys:
                 async for key in keys:
                     await _judge(reader, key, counts)
     print(_total(counts))
-    if counts.damaged:
+    if counts["damaged"]:
         return DAMAGE
-    return FAILED if counts.newer else OK
+    return FAILED if counts["newer"] else OK
 
 
 async def _keys(reader: Reader) -> AsyncGenerator[RunKey, None]:
@@ -47,26 +38,26 @@ async def _keys(reader: Reader) -> AsyncGenerator[RunKey, None]:
             yield run.key
 
 
-async def _judge(reader: Reader, key: RunKey, counts: _Counts) -> None:
+async def _judge(reader: Reader, key: RunKey, counts: Counter[str]) -> None:
     try:
         log, torn_bytes = await reader.check(key)
         if log.started is None:
             # Deleted since it was listed.
-            counts.gone += 1
+            counts["gone"] += 1
             return
         # What a store does not look at: whether intents, results and steps fit together. The policies do not matter.
         next_move(log, model_call_replay=ReplayPolicy.NEVER, tool_replay={})
     except CorruptRunLog as damage:
-        counts.damaged += 1
+        counts["damaged"] += 1
         print(f"damaged  {one_line(key)}\n         {_explained(damage)}")
     except UnsupportedSchemaVersion as newer:
-        counts.newer += 1
+        counts["newer"] += 1
         notes = "".join(f" ({note})" for note in getattr(newer, "__notes__", ()))
         print(f"newer    {one_line(key)}\n         {line_of(newer)}{one_line(notes)}")
     else:
-        counts.sound += 1
+        counts["sound"] += 1
         if torn_bytes:
-            counts.torn += 1
+            counts["torn"] += 1
             print(f"torn     {one_line(key)}\n         {_torn(torn_bytes)}")
 
 
@@ -83,10 +74,10 @@ def _torn(torn_bytes: int) -> str:
     )
 
 
-def _total(counts: _Counts) -> str:
-    runs = counts.sound + counts.damaged + counts.newer
-    parts = [f"{counts.sound:,} sound"]
-    parts += [f"{counts.torn:,} of them with a torn end"] if counts.torn else []
-    parts += [f"{counts.damaged:,} damaged"] if counts.damaged else []
-    parts += [f"{counts.newer:,} of a newer version, not judged"] if counts.newer else []
+def _total(counts: Counter[str]) -> str:
+    runs = counts["sound"] + counts["damaged"] + counts["newer"]
+    parts = [f"{counts['sound']:,} sound"]
+    parts += [f"{counts['torn']:,} of them with a torn end"] if counts["torn"] else []
+    parts += [f"{counts['damaged']:,} damaged"] if counts["damaged"] else []
+    parts += [f"{counts['newer']:,} of a newer version, not judged"] if counts["newer"] else []
     return f"{counted(runs, 'run')}: {', '.join(parts)}"
