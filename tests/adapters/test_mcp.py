@@ -51,7 +51,7 @@ def command(argument: str | Path) -> StdioServerParameters:
 @contextlib.asynccontextmanager
 async def served(notes: Path) -> AsyncIterator[ToolRegistry]:
     """The tools of a server process, as long as it is connected."""
-    async with Client(command(notes)) as client:
+    async with Client(stdio_client(command(notes))) as client:
         yield ToolRegistry(await mcp_tools(client, replay=NEVER, time_limit_s=LONG))
 
 
@@ -100,7 +100,7 @@ async def until_noted(notes: Path, what: str) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_all_pages_are_listed_and_sorted_by_name(tmp_path: Path, mode: str) -> None:
-    async with Client(command(tmp_path / "notes"), mode=mode) as client:
+    async with Client(stdio_client(command(tmp_path / "notes")), mode=mode) as client:
         specs = await mcp_tools(client, replay=ReplayPolicy.SAFE, time_limit_s=LONG)
     assert [spec.name for spec in specs] == sorted(TOOLS)
     assert {spec.name: spec.description for spec in specs} == {name: told for name, (told, _) in TOOLS.items()}
@@ -193,7 +193,7 @@ async def test_a_run_whose_server_is_killed_stops_with_env_error(tmp_path: Path)
 
 async def test_a_call_that_takes_too_long_is_told_to_stop_and_the_server_goes_on(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    async with Client(command(notes)) as client:
+    async with Client(stdio_client(command(notes))) as client:
         tools = ToolRegistry(await mcp_tools(client, replay=NEVER, time_limit_s=LONG))
         with pytest.raises(TimeoutError, match="no answer within 2 s; the server was told to stop"):
             await impatient(tools, "hang", limit_s=2.0)({})
@@ -214,7 +214,7 @@ async def test_a_server_that_answers_nobody_any_more_is_an_environment_failure(t
 
 
 async def test_an_answer_that_is_not_of_the_protocol_is_an_environment_failure_that_does_not_repeat_it() -> None:
-    async with Client(command("garble"), mode="legacy") as client:
+    async with Client(stdio_client(command("garble")), mode="legacy") as client:
         tools = ToolRegistry(await mcp_tools(client, replay=NEVER, time_limit_s=LONG))
         look = tools.get("look")
         assert look is not None

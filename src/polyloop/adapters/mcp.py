@@ -2,7 +2,7 @@
 
 ::
 
-    async with Client(StdioServerParameters(command="files-server")) as client:
+    async with Client(stdio_client(StdioServerParameters(command="files-server"))) as client:
         replay = {"read": ReplayPolicy.SAFE, "write": ReplayPolicy.NEVER}
         tools = ToolRegistry(await mcp_tools(client, replay=replay, time_limit_s=30.0))
 
