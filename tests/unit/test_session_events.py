@@ -178,6 +178,25 @@ async def test_a_failing_sink_is_logged_with_its_place_and_without_any_value(log
     assert SECRET not in lines
 
 
+async def test_of_failures_raised_together_each_is_logged(logged: io.StringIO) -> None:
+    class Several(RecordingSink):
+        async def emit(self, event: Event, /) -> None:
+            failures: list[Exception] = []
+            for kind in (LookupError, PermissionError):
+                try:
+                    raise kind(SECRET)
+                except (LookupError, PermissionError) as failure:
+                    failures.append(failure)
+            raise ExceptionGroup(SECRET, failures)
+
+    result = await dataclasses.replace(definition(), events=Several()).run(request())
+    lines = logged.getvalue()
+    assert result.event_sink_failures > 0
+    for kind in ("ExceptionGroup", "LookupError", "PermissionError"):
+        assert kind in lines
+    assert SECRET not in lines
+
+
 @pytest.mark.parametrize("stderr", ["open", "closed", "none"])
 async def test_a_log_handler_that_raises_does_not_interrupt_a_run_either(
     stderr: str, monkeypatch: pytest.MonkeyPatch

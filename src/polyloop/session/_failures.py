@@ -25,8 +25,14 @@ def log_failure(what: str, key: str, error: BaseException) -> None:
     `what` is a constant of this library. loguru's own `exception=` would print the values of local variables
     under a user's default sink, so the frames are formatted here.
     """
+    _log(f"{what} (run {key[:120]!a}): {_told(error)}")
+
+
+def _told(error: BaseException) -> str:
+    """An exception's type and frames, and those of each that it groups."""
     frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-    _log(f"{what} (run {key[:120]!a}): {type(error).__qualname__}\n{frames}")
+    grouped = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "".join((f"{type(error).__qualname__}\n{frames}", *map(_told, grouped)))
 
 
 def log_note(what: str, key: str) -> None:
