@@ -60,13 +60,21 @@ class Started:
         if self._user is not None:
             os.chown(self.place, self._user.pw_uid, self._user.pw_gid)
         self._watch: subprocess.Popen[bytes] | None = None
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            shutil.rmtree(self.place, ignore_errors=True)
+            raise
+
+    def _set_up(self) -> None:
         data = self.place / "data"
         options = ("-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync")
         self._run("initdb", "-D", str(data), *options)
         (data / "pg_hba.conf").write_text(_HBA)
         with (data / "postgresql.conf").open("a") as settings:
             settings.write(f"{_SETTINGS}unix_socket_directories = '{self.place}'\n")
-        self._watch = self._popen("sh", "-c", _WATCH, str(programs), str(self.place))
+        self._watch = self._popen("sh", "-c", _WATCH, str(self._programs), str(self.place))
         self.start()
 
     @property
