@@ -22,6 +22,10 @@
     document.getElementById("said").textContent = text;
   }
 
+  function counted(number, noun) {
+    return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  }
+
   function appendVisible(element, text) {
     let done = 0;
     for (const match of text.matchAll(INVISIBLE)) {
@@ -159,6 +163,10 @@
     return content;
   }
 
+  function verdict(differ, noun) {
+    return differ ? `${counted(differ, noun)} differ${differ === 1 ? "s" : ""}` : `All ${noun}s are equal.`;
+  }
+
   function compare(first, second) {
     comparison.textContent = "";
     const title = make("h2", {}, "A: ");
@@ -172,8 +180,7 @@
     });
     comparison.append(title, close, make("h3", {}, "The runs"), sides(compared(first.facts, second.facts)));
     const params = compared(first.params, second.params);
-    const same = params.length ? `${params.length} parameters differ` : "All parameters are equal.";
-    comparison.append(make("h3", {}, same), sides(params));
+    comparison.append(make("h3", {}, verdict(params.length, "parameter")), sides(params));
     let differ = 0;
     const steps = document.createDocumentFragment();
     for (let index = 0; index < Math.max(first.steps.length, second.steps.length); index += 1) {
@@ -182,7 +189,7 @@
       differ += 1;
       steps.append(make("h3", {}, `Step ${index}${differ === 1 ? ", the first that differs" : ""}`), sides(differences));
     }
-    comparison.append(make("h3", {}, differ ? `${differ} steps differ` : "All steps are equal."), steps);
+    comparison.append(make("h3", {}, verdict(differ, "step")), steps);
     comparison.hidden = false;
     comparison.focus();
   }
@@ -245,7 +252,7 @@
         line.querySelector(".key > button").setAttribute("aria-expanded", "false");
       }
     }
-    say(`${count} runs shown`);
+    say(`${counted(count, "run")} shown`);
   }
 
   function prepare() {
@@ -266,7 +273,7 @@
     search.addEventListener("input", () => filter(search.value.toLowerCase()));
     const button = make("button", { type: "button", id: "compare", disabled: "" }, "Compare the two runs chosen");
     button.addEventListener("click", () => compare(load(chosen[0].number), load(chosen[1].number)));
-    tools.append(make("label", {}, "Show runs with ", search), button);
+    tools.append(make("label", {}, make("span", {}, "Show runs with"), search), button);
   }
 
   prepare();
