@@ -46,7 +46,7 @@ from tests.adapters.endpoint import (
 
 PROMPT = "the plan is a secret of ours"
 IN_A_HEADER = "header-credential-77"
-IN_THE_QUERY = "query-credential-88"
+IN_THE_QUERY = "q7x2-mb41-zz90-kk35"  # shares no piece with the others, which would hide it too
 SECRETS = (KEY, IN_A_HEADER, IN_THE_QUERY, PROMPT)
 
 
