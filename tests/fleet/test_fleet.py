@@ -1,0 +1,80 @@
+"""The fleet of `examples/fleet`: three worker processes on one Postgres, killed at any moment and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from polyloop import RunKey, StopReason
+from tests.postgres import server
+
+if os.environ.get("POLYLOOP_REQUIRE_POSTGRES") != "1":
+    pytest.importorskip("pgqueuer", reason="the package pgqueuer is not installed")
+
+from examples.fleet import fleet
+from examples.fleet.agent import CHARGE, LOOK_UP
+from tests.fleet.harness import Fleet, after, within
+
+
+@pytest.fixture
+def dsn(tmp_path: Path) -> str:
+    """The tables of a store and of a queue, of one's own."""
+    found = server.schema(str(tmp_path))
+    assert asyncio.run(fleet.setup(found)) == "the tables are there"
+    return found
+
+
+def runs(count: int) -> list[RunKey]:
+    return [RunKey(f"run/{number}") for number in range(count)]
+
+
+def check_stuck(fleet: Fleet, charge: RunKey, look_up: RunKey) -> None:
+    """Those two were certainly killed in the middle of an effect."""
+    (begun,) = [line for line in fleet.entries_of(charge) if line.tool == CHARGE]
+    assert (begun.phase, begun.pid in fleet.killed) == ("begun", True)
+    ended = fleet.log_of(charge).finished
+    assert ended is not None
+    assert ended.stop_reason is StopReason.RESUME_STATE_UNKNOWN
+
+    looked = [line for line in fleet.entries_of(look_up) if (line.tool, line.item) == (LOOK_UP, 1)]
+    assert (looked[0].phase, looked[0].pid in fleet.killed) == ("begun", True)
+    assert (looked[-1].phase, looked[-1].pid == looked[0].pid) == ("done", False)
+    log = fleet.log_of(look_up)
+    assert log.finished is not None
+    assert log.finished.stop_reason is StopReason.AGENT_FINISHED
+    attempts = [intent.attempt for intent in log.intents if intent.result_id == log.results[1].result_id]
+    assert attempts == list(range(1, len(attempts) + 1)), "the first action is the look-up"
+    assert len(attempts) > 1
+
+
+def test_runs_of_a_killed_worker_are_resumed_by_another_one(dsn: str, tmp_path: Path) -> None:
+    charge, look_up = RunKey("stuck in a charge/0"), RunKey("stuck in a look-up/0")
+    keys = [charge, look_up, *runs(28)]
+    fleet = Fleet(dsn, tmp_path, seed=1)
+    # Where one worker has both, one kill it is.
+    fleet.run(keys, [within(charge, CHARGE), within(look_up, LOOK_UP)], patience_s=60)
+    fleet.check(keys)
+    check_stuck(fleet, charge, look_up)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_hundred_runs_each_ends_once_whoever_is_killed(dsn: str, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    charges = [RunKey(f"stuck in a charge/{number}") for number in range(3)]
+    look_ups = [RunKey(f"stuck in a look-up/{number}") for number in range(3)]
+    keys = [*charges, *look_ups, *runs(194)]
+    dice.shuffle(keys)
+    kills = [within(key, CHARGE) for key in charges] + [within(key, LOOK_UP) for key in look_ups]
+    kills += [after(count) for count in sorted(dice.sample(range(50, 1_400), 6))]
+    fleet = Fleet(dsn, tmp_path, seed)
+    fleet.run(keys, kills, patience_s=240)
+    fleet.check(keys)
+    for charge, look_up in zip(charges, look_ups, strict=True):
+        check_stuck(fleet, charge, look_up)
+    assert len(fleet.killed) > 6
