@@ -147,10 +147,10 @@ def test_of_all_runs_a_power_loss_leaves_an_honest_prefix_and_they_go_on_from_it
     all_runs: Recording, seed: int, tmp_path: Path, memory: Path, checked: Checked
 ) -> None:
     before = all_runs.scratch.distinct
-    walk = check(all_runs, all_runs.events(), Bounds(seed=seed, every=3, states=6, sample=40))
+    walk = check(all_runs, all_runs.events(), Bounds(seed=seed, every=15, states=4, sample=20))
     for number, loss in enumerate(walk.sample):
         asyncio.run(all_runs.scratch.recover(loss, random.Random(number)))
-    again = check_recovery(tmp_path, memory, all_keys(), walk.sample[:4], Bounds(seed=seed, every=20, states=3))
+    again = check_recovery(tmp_path, memory, all_keys(), walk.sample[:2], Bounds(seed=seed, every=30, states=2))
     checked(STATES, "sqlite", seed=seed, states=walk.looked_at, different=all_runs.scratch.distinct - before)
     runs = len(walk.sample) * len(all_keys())
     checked(RECOVERIES, "sqlite", seed=seed, runs=runs, states=again)
@@ -166,7 +166,7 @@ def test_nor_does_it_where_the_log_is_long_or_two_processes_write_it(
     phase, connection = ("share", "often") if way == "shared" else ("resume", "rarely")
     recording.record("begin", "--connection", connection, status=KILLED)
     recording.record(phase, "--connection", connection)
-    walk = check(recording, recording.events(), Bounds(seed=5, every=4, states=4))
+    walk = check(recording, recording.events(), Bounds(seed=5, every=15, states=4))
     checked(STATES, "sqlite", seed=5, states=walk.looked_at, different=recording.scratch.distinct)
 
 
