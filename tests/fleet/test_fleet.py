@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from pathlib import Path
@@ -10,22 +9,12 @@ from pathlib import Path
 import pytest
 
 from polyloop import RunKey, StopReason
-from tests.postgres import server
 
 if os.environ.get("POLYLOOP_REQUIRE_POSTGRES") != "1":
     pytest.importorskip("pgqueuer", reason="the package pgqueuer is not installed")
 
-from examples.fleet import fleet
 from examples.fleet.agent import CHARGE, LOOK_UP
 from tests.fleet.harness import Fleet, after, within
-
-
-@pytest.fixture
-def dsn(tmp_path: Path) -> str:
-    """The tables of a store and of a queue, of one's own."""
-    found = server.schema(str(tmp_path))
-    assert asyncio.run(fleet.setup(found)) == "the tables are there"
-    return found
 
 
 def runs(count: int) -> list[RunKey]:
