@@ -20,7 +20,7 @@ PARTS: Final = (".venv/.stamp-dev", ".venv/.stamp-examples", "check", "test", "v
 # Stands in for make: notes what it is asked, and fails where it is told to.
 _MAKE: Final = """#!/bin/sh
 required="strace=$POLYLOOP_REQUIRE_STRACE mount=$POLYLOOP_REQUIRE_MOUNT postgres=$POLYLOOP_REQUIRE_POSTGRES"
-required="$required environments=$POLYLOOP_REQUIRE_ENVIRONMENTS"
+required="$required environments=$POLYLOOP_REQUIRE_ENVIRONMENTS chromium=$POLYLOOP_REQUIRE_CHROMIUM"
 echo "$* $required seconds=$POLYLOOP_VERIFY_SECONDS ci=$CI stdin=$(cat | wc -c)" >> "$CALLS"
 [ "$1" != "$FAILS" ]
 """
@@ -38,6 +38,7 @@ def tools(tmp_path: Path) -> Path:
         ("initdb", _TOOL),
         ("mount", _TOOL),
         ("cc", _TOOL),
+        ("chromium", _TOOL),
         ("apt-get", "#!/bin/sh\nexit 9\n"),
     ):
         tool = tmp_path / name
@@ -62,7 +63,9 @@ def ci(tools: Path, *, fails: str = "nothing", **settings: str) -> tuple[subproc
 def test_it_runs_every_part_in_order_with_the_tools_required_and_without_input(tools: Path) -> None:
     done, calls = ci(tools)
     assert done.returncode == 0, done.stderr
-    assert calls == [f"{part} strace=1 mount=1 postgres=1 environments=1 seconds=600 ci=true stdin=0" for part in PARTS]
+    assert calls == [
+        f"{part} strace=1 mount=1 postgres=1 environments=1 chromium=1 seconds=600 ci=true stdin=0" for part in PARTS
+    ]
     assert "all parts passed" in done.stdout
 
 
@@ -77,7 +80,7 @@ def test_it_fails_with_the_first_part_that_fails_and_names_it(part: str, tools: 
 
 def test_the_long_tests_can_be_given_another_limit(tools: Path) -> None:
     _, calls = ci(tools, POLYLOOP_VERIFY_SECONDS="7")
-    assert calls[-1].startswith("verify strace=1 mount=1 postgres=1 environments=1 seconds=7 ")
+    assert calls[-1].startswith("verify strace=1 mount=1 postgres=1 environments=1 chromium=1 seconds=7 ")
 
 
 def test_a_tool_that_is_missing_and_cannot_be_installed_is_a_failure(tools: Path) -> None:

@@ -10,6 +10,7 @@ from polyloop.types import (
     EffectCompleted,
     EffectIntended,
     EffectKind,
+    JSONValue,
     ModelReply,
     PlannedAction,
     Record,
@@ -76,7 +77,7 @@ def key(name: str) -> str:
 
 def start() -> RunStarted:
     """A start whose parameters are hostile in name and value."""
-    params = {
+    params: dict[str, JSONValue] = {
         text("param name"): {text("inner name"): [text("param"), 2**70, -0.5, None, True, {}, []]},
         "__proto__": "x",
     }

@@ -249,7 +249,7 @@
       const next = line.nextElementSibling;
       if (line.hidden && next && next.classList.contains("details")) {
         next.hidden = true;
-        line.querySelector(".key > button").setAttribute("aria-expanded", "false");
+        line.querySelector("th > button").setAttribute("aria-expanded", "false");
       }
     }
     say(`${counted(count, "run")} shown`);

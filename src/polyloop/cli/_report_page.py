@@ -18,7 +18,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from polyloop.cli._report_runs import Row, duration
-from polyloop.cli._text import moment
+from polyloop.cli._text import counted, moment
 from polyloop.types import JSONValue
 
 BINS: Final = 20
@@ -87,7 +87,7 @@ def overview(title: str, made: str, rows: Sequence[Row]) -> Iterator[str]:
     yield _html(charts)
     yield '<div id="tools"></div>\n<section id="comparison" aria-label="Comparison" tabindex="-1" hidden></section>\n'
     yield '<table id="runs">\n'
-    yield _element("caption", {}, f"{len(rows):,} {'run' if len(rows) == 1 else 'runs'}")
+    yield _element("caption", {}, counted(len(rows), "run"))
     yield _headings()
     yield "<tbody>\n"
     for number, row in enumerate(rows):
@@ -116,8 +116,17 @@ def _text(parent: ET.Element, text: str) -> None:
             continue
         _append(parent, shown)
         shown = ""
-        ET.SubElement(parent, "span", {"class": "code"}).text = f"U+{ord(character):04X}"
+        ET.SubElement(parent, "span", {"class": "code"}).text = _code(character)
     _append(parent, shown)
+
+
+def _code(character: str) -> str:
+    return f"U+{ord(character):04X}"
+
+
+def _spoken(text: str) -> str:
+    """Text for an attribute, where there are no elements to tell names and text apart."""
+    return "".join(_code(character) if is_invisible(character) else character for character in text)
 
 
 def _append(parent: ET.Element, text: str) -> None:
@@ -153,7 +162,13 @@ def _row(number: int, row: Row) -> str:
     line = ET.Element("tr", {"data-run": str(number)})
     _text(ET.SubElement(line, "th", {"scope": "row", "class": "key"}), row.key)
     outcome = ET.SubElement(line, "td", {"class": "outcome"})
-    _text(ET.SubElement(outcome, "span", {"class": f"reason {_tone(row.outcome)}"}), row.outcome)
+    reason = ET.SubElement(outcome, "span", {"class": f"reason {_tone(row.outcome)}"})
+    first, *others = row.outcome.split("_")
+    _text(reason, first)
+    for word in others:
+        _append(reason, "_")
+        ET.SubElement(reason, "wbr")
+        _text(reason, word)
     if row.damage is not None:
         _text(ET.SubElement(outcome, "small"), row.damage)
     _figure(line, row.steps, "-" if row.steps is None else f"{row.steps:,}", "figure")
@@ -184,7 +199,9 @@ def _tone(outcome: str) -> str:
 def _chart(parent: ET.Element, heading: str, height: int, said: str) -> ET.Element:
     figure = ET.SubElement(parent, "figure")
     _text(ET.SubElement(figure, "figcaption"), heading)
-    return ET.SubElement(figure, "svg", {"role": "img", "aria-label": said, "width": "100%", "height": str(height)})
+    return ET.SubElement(
+        figure, "svg", {"role": "img", "aria-label": _spoken(said), "width": "100%", "height": str(height)}
+    )
 
 
 def _mark(parent: ET.Element, kind: str, *, x: float, y: float, width: float, height: float) -> None:
@@ -233,7 +250,7 @@ def _step_counts(parent: ET.Element, rows: Sequence[Row]) -> None:
         if place % every == 0:
             _label(svg, left + wide / 2, 138, "middle", f"{first}" if first == last else f"{first}-{last}")
     if len(bins) > BINS // 2:
-        _label(svg, 0, 12, "start", f"at most {most:,} runs in a column")
+        _label(svg, 0, 12, "start", f"highest column: {counted(most, 'run')}")
 
 
 def _range_said(first: int, last: int, count: int) -> str:

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from polyloop.cli._text import counted, seconds_between
 from polyloop.cli._text import duration as spoken
-from polyloop.cli._text import seconds_between
 from polyloop.stores import RunState, RunSummary
 from polyloop.types import (
     EffectCompleted,
@@ -206,7 +206,7 @@ def _facts(row: Row, log: RunLog) -> Labelled:
         ("in actions", duration(row.action_ms)),
     ]
     if log.cancellations:
-        facts.append(("cancelled and resumed", f"{len(log.cancellations)} times"))
+        facts.append(("cancelled and resumed", counted(len(log.cancellations), "time")))
     failures = sum(end.event_sink_failures for end in (*log.cancellations, *([log.finished] if log.finished else [])))
     if failures:
         facts.append(("event sink failures", str(failures)))
@@ -258,11 +258,16 @@ def _title(step: Step) -> str:
     return "final answer" if step.parse_ok else "model call failed"
 
 
+_OBSERVATION: Final = "observation"
+_SYNTHETIC: Final = "observation, not of the environment"
+
+
 def _parts(step: Step, result: EffectCompleted | None) -> Labelled:
-    """All that the step has to say, longest-lived name first. What is absent is left out."""
+    """All that the step has to say, in the order in which it came about. What is absent is left out."""
     reply: ModelReply | None = None if result is None else result.reply
     error = None if result is None else result.error
     cut = step.observation_truncated_chars
+    observation = _SYNTHETIC if step.observation_is_synthetic else _OBSERVATION
     texts: list[tuple[str, str | None]] = [
         ("reasoning", None if reply is None else reply.reasoning),
         ("reply before it was read", None if reply is None or reply.text == step.raw_output else reply.text),
@@ -273,7 +278,7 @@ def _parts(step: Step, result: EffectCompleted | None) -> Labelled:
         ("tool", step.tool_name),
         ("arguments", step.tool_arguments_json),
         ("action status", step.action_status),
-        ("observation, not of the environment" if step.observation_is_synthetic else "observation", step.observation),
+        (observation, None if step.action is None and not step.observation else step.observation),
         ("cut off the observation", f"{cut:,} characters" if cut else None),
     ]
-    return [(label, text) for label, text in texts if text is not None and (text or label == "observation")]
+    return [(label, text) for label, text in texts if text is not None and (text or label == observation)]
