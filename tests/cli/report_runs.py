@@ -28,6 +28,7 @@ HOST: Final = "hostile.invalid"
 _CLAIMS: Final = (
     "<script>window.owned=1;fetch('http://hostile.invalid/script')</script>",
     "</script></style></title></textarea></noscript><script>window.owned=2</script>",
+    "</script a='</style b='><script >window.owned=17</script b>",
     "<img src=http://hostile.invalid/img onerror=window.owned=3>",
     "<svg onload=window.owned=4><svg/onload='window.owned=5'>",
     "\"'><iframe srcdoc='<script>parent.owned=6</script>' src=http://hostile.invalid/frame></iframe>",

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from polyloop.cli._report_page import is_invisible
 from tests.cli import report_runs as made
 from tests.cli.report_browser import Page, needs_chromium, opened
 from tests.cli.report_pages import hostile_store, page_of, stored
@@ -164,6 +165,12 @@ def test_a_text_that_would_turn_the_line_around_is_named_and_kept_apart(desk: Pa
     codes = desk.run("[...document.querySelectorAll('tbody .key .code')].map(each => each.textContent)")
     assert {"U+202E", "U+2028", "U+001B", "U+200B"} <= set(codes)
     assert desk.run("getComputedStyle(document.querySelector('tbody .key')).unicodeBidi") == "isolate"
+    desk.run(UNFOLD_ALL)
+    desk.run(COMPARE_FIRST_TWO)
+    desk.run(OPEN_ALL)
+    # As JSON, for a lone surrogate would not come through.
+    shown = json.loads(desk.run("JSON.stringify(document.querySelector('main').textContent)"))
+    assert {character for character in shown if is_invisible(character)} == set()
 
 
 # --- what people do with it
