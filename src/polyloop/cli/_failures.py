@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
+from collections.abc import Iterable
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from polyloop.cli._text import one_line
 from polyloop.types import InvalidRequest, PolyLoopError
@@ -24,7 +27,7 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 """Whoever read the output went away, as shells have it; nothing is said."""
 
-_USERINFO: Final = re.compile(r"(?<=://)[^/\s]*@")
+_USERINFO: Final = re.compile(r"(?<=://)\S*@")
 _PASSWORD: Final = re.compile(r"""((?:ssl)?password\s*(?:=|%3D)\s*)('(?:[^'\\]|\\.)*'|[^\s&'"]+)""", re.IGNORECASE)
 
 _secrets: Final[set[str]] = set()
@@ -34,10 +37,18 @@ class Failure(Exception):  # noqa: N818 - what it is, not what went wrong
     """A command cannot do what it was asked for; the message is what the user is told."""
 
 
-def keep_secret(text: str | None) -> None:
-    """Have this text in nothing that is printed as a failure."""
-    if text:
-        _secrets.add(text)
+def keep_secrets(arguments: Iterable[str]) -> None:
+    """Have the passwords of these URLs, and that of the environment, in nothing that is printed as a failure."""
+    found = {os.environ.get("PGPASSWORD")}
+    for argument in arguments:
+        try:
+            password = urlsplit(argument).password
+        except ValueError:
+            # No URL that Python can read; by its place, the password is found all the same.
+            password = None
+        if password is not None:
+            found |= {password, unquote(password)}
+    _secrets.update(secret for secret in found if secret)
 
 
 def redacted(text: str) -> str:

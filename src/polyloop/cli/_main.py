@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from polyloop.cli._arguments import parser
-from polyloop.cli._failures import FAILED, INTERRUPTED, PIPE_CLOSED, line_of, trace_of
+from polyloop.cli._failures import FAILED, INTERRUPTED, PIPE_CLOSED, keep_secrets, line_of, trace_of
 
 _Command: TypeAlias = Callable[[argparse.Namespace], Awaitable[int]]
 
@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    arguments = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    keep_secrets(given)
+    arguments = parser().parse_args(given)
     try:
         return _outcome(arguments)
     except BrokenPipeError:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime as dt
+from typing import Final
 
 from polyloop.cli._failures import OK, Failure
 from polyloop.cli._stores import Reader, open_store
@@ -13,7 +14,8 @@ from polyloop.cli._text import ascii_json, duration, moment, one_line, parsed
 from polyloop.stores import RunState, RunSummary
 
 # Fixed, for the longest state and stop reason: lines are printed before the last run is known.
-_LINE = "{:<10} {:>6} {:<23} {:<19} {:>12}  {}"
+_LINE: Final = "{:<10} {:>6} {:<23} {:<19} {:>12}  {}"
+_HEADING: Final = _LINE.format("STATE", "STEPS", "STOP REASON", "STARTED (UTC)", "AGE", "KEY") + "\n"
 
 
 async def main(arguments: argparse.Namespace) -> int:
@@ -26,12 +28,14 @@ async def main(arguments: argparse.Namespace) -> int:
             after=None if arguments.after is None else await _summary(reader, arguments.after),
             newest_first=arguments.newest_first,
         )
-        if not arguments.json:
-            print(_LINE.format("STATE", "STEPS", "STOP REASON", "STARTED (UTC)", "AGE", "KEY"))
         now = dt.datetime.now(dt.UTC)
+        # A store that cannot be read says so with its first run: the heading waits for it.
+        heading = "" if arguments.json else _HEADING
         async with contextlib.aclosing(listed) as runs:
             async for run in runs:
-                print(_as_json(run, now) if arguments.json else _as_line(run, now))
+                print(heading, _as_json(run, now) if arguments.json else _as_line(run, now), sep="")
+                heading = ""
+        print(heading, end="")
     return OK
 
 

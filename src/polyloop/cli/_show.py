@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from polyloop.cli._failures import OK
 from polyloop.cli._stores import existing_log, open_store
 from polyloop.cli._story import Story, parameters, standing
-from polyloop.cli._text import duration, moment, one_line, parsed, seconds_between
+from polyloop.cli._text import counted, duration, moment, one_line, parsed, seconds_between
 from polyloop.types import ActionStatus, EffectKind, Record, RunLog, RunStarted
 
 
@@ -40,7 +40,7 @@ def heading(key: str, log: RunLog, records: tuple[Record, ...], *, full: bool) -
     yield f"steps       {_counts(log)}"
     yield f"characters  {_characters(log)}"
     if log.cancellations:
-        yield f"resumed     {len(log.cancellations)} times after a cancellation"
+        yield f"resumed     {counted(len(log.cancellations), 'time')} after a cancellation"
     if isinstance(first, RunStarted):
         for number, (path, value) in enumerate(parameters(first, full=full)):
             yield f"{'' if number else 'parameters':11} {path} = {value}"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, Protocol
-from urllib.parse import unquote, urlsplit
 
-from polyloop.cli._failures import Failure, keep_secret
+from polyloop.cli._failures import Failure, keep_secrets
 from polyloop.stores import RunState, RunSummary
 from polyloop.types import InvalidRequest, RunKey, RunLog
 from polyloop.types._checks import check_run_key
@@ -43,6 +41,10 @@ class Reader(Protocol):
         """Something that is another once the log has grown, and cheap to ask for; None if there is no such run."""
         ...
 
+    def strays(self) -> AsyncGenerator[tuple[RunKey | None, str], None]:
+        """Runs that have records and are not listed, which is damage: the key, if it is known, and what there is."""
+        ...
+
     async def check(self, key: RunKey, /) -> tuple[RunLog, int]:
         """As `read_log`; and how many bytes at the log's end were torn off by a crash, which nobody relied on.
 
@@ -73,7 +75,7 @@ async def open_store(url: str) -> AsyncIterator[Reader]:
             async with _on_disk(kind, rest) as reader:
                 yield reader
         case "postgresql" | "postgres" if rest.startswith("//"):
-            _keep_secrets(url)
+            keep_secrets([url])
             async with _postgres(url) as reader:
                 yield reader
         case _:
@@ -106,18 +108,6 @@ async def _postgres(url: str) -> AsyncIterator[Reader]:
         raise Failure("a Postgres store needs the extra postgres: pip install 'polyloop[postgres]'") from missing
     async with PostgresReader(url) as reader:
         yield reader
-
-
-def _keep_secrets(url: str) -> None:
-    keep_secret(os.environ.get("PGPASSWORD"))
-    try:
-        password = urlsplit(url).password
-    except ValueError:
-        # Not a URL that Python can read; libpq will say so, and nothing of the URL is printed but redacted.
-        password = None
-    if password is not None:
-        keep_secret(password)
-        keep_secret(unquote(password))
 
 
 def run_key(text: str) -> RunKey:

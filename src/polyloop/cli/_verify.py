@@ -17,15 +17,23 @@ from polyloop.types import CorruptRunLog, ReplayPolicy, RunKey, UnsupportedSchem
 async def main(arguments: argparse.Namespace) -> int:
     """Check the logs; the exit code."""
     counts: Counter[str] = Counter()
+    in_lines = arguments.store.startswith("jsonl:")
     async with open_store(arguments.store) as reader:
         if arguments.key is not None:
-            await _judge(reader, run_key(arguments.key), counts)
+            await _judge(reader, run_key(arguments.key), counts, in_lines=in_lines)
             if counts["gone"]:
                 raise Failure(f"the store holds no run {arguments.key!r}; `polyloop runs` lists those that there are")
         else:
             async with contextlib.aclosing(_keys(reader)) as keys:
                 async for key in keys:
-                    await _judge(reader, key, counts)
+                    await _judge(reader, key, counts, in_lines=in_lines)
+            async with contextlib.aclosing(reader.strays()) as strays:
+                async for stray, problem in strays:
+                    if stray is not None:
+                        await _judge(reader, stray, counts, in_lines=in_lines)
+                    else:
+                        counts["damaged"] += 1
+                        print(f"damaged  (key unknown)\n         the whole log: {one_line(problem)}")
     print(_total(counts))
     if counts["damaged"]:
         return DAMAGE
@@ -38,7 +46,7 @@ async def _keys(reader: Reader) -> AsyncGenerator[RunKey, None]:
             yield run.key
 
 
-async def _judge(reader: Reader, key: RunKey, counts: Counter[str]) -> None:
+async def _judge(reader: Reader, key: RunKey, counts: Counter[str], *, in_lines: bool) -> None:
     try:
         log, torn_bytes = await reader.check(key)
         if log.started is None:
@@ -49,7 +57,7 @@ async def _judge(reader: Reader, key: RunKey, counts: Counter[str]) -> None:
         next_move(log, model_call_replay=ReplayPolicy.NEVER, tool_replay={})
     except CorruptRunLog as damage:
         counts["damaged"] += 1
-        print(f"damaged  {one_line(key)}\n         {_explained(damage)}")
+        print(f"damaged  {one_line(key)}\n         {_explained(damage, in_lines=in_lines)}")
     except UnsupportedSchemaVersion as newer:
         counts["newer"] += 1
         notes = "".join(f" ({note})" for note in getattr(newer, "__notes__", ()))
@@ -61,8 +69,12 @@ async def _judge(reader: Reader, key: RunKey, counts: Counter[str]) -> None:
             print(f"torn     {one_line(key)}\n         {_torn(torn_bytes)}")
 
 
-def _explained(damage: CorruptRunLog) -> str:
-    places = (("record", damage.seq), ("line", damage.line), ("byte", damage.offset))
+def _explained(damage: CorruptRunLog, *, in_lines: bool) -> str:
+    line = damage.line
+    if line is None and damage.seq is not None and in_lines:
+        # All lines up to this one are sound: each holds one record.
+        line = damage.seq + 1
+    places = (("record", damage.seq), ("line", line), ("byte", damage.offset))
     where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
     return one_line(f"{where or 'the whole log'}: {damage.problem} ({damage.reason.value})")
 

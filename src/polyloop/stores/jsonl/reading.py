@@ -67,6 +67,12 @@ class JsonlReader:
         """
         return (await self.check(key))[0]
 
+    async def strays(self) -> AsyncGenerator[tuple[RunKey | None, str], None]:
+        """Runs that have records and are not listed: none, for a log is listed by its file."""
+        none: tuple[tuple[RunKey | None, str], ...] = ()
+        for stray in none:
+            yield stray
+
     async def mark(self, key: RunKey) -> object:
         """Something that is another once the log has grown; None for a run that does not exist."""
         try:

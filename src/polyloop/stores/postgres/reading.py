@@ -17,6 +17,11 @@ LIMITS: Final = Limits(pool_size=1, statement_timeout_s=30.0, lock_timeout_s=10.
 """How long the server is waited for."""
 
 _READ_ONLY: Final = "select set_config('default_transaction_read_only', 'on', false)"
+_STRAYS: Final = """
+select encode(key_digest, 'hex'), count(*) from polyloop_records as record
+where not exists (select 1 from polyloop_runs as run where run.key_digest = record.key_digest)
+group by key_digest order by key_digest
+"""
 _MARK: Final = "select next_seq, ended, last_record_at from polyloop_runs where key_digest = %s"
 
 
@@ -74,6 +79,15 @@ class PostgresReader:
             CorruptRunLog, UnsupportedSchemaVersion: it is damaged, or a newer version's.
         """
         return read_rows(key, await self._server.read(lambda connection: fetch(connection, key), key))
+
+    async def strays(self) -> AsyncGenerator[tuple[RunKey | None, str], None]:
+        """Runs that have records and are not listed. Their keys, of which records have a digest, are not known."""
+
+        async def ask(connection: Connection) -> list[tuple[str, int]]:
+            return await (await connection.execute(_STRAYS)).fetchall()
+
+        for digest, count in await self._server.read(ask):
+            yield None, f"{count} rows of records belong to no run: key_digest '\\x{digest}'"
 
     async def mark(self, key: RunKey) -> object:
         """Something that is another once the log has grown; None for a run that does not exist."""

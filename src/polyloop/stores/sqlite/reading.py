@@ -32,6 +32,11 @@ LOCK_WAIT_S: Final = 10.0
 
 _FIELD: Final = "SqliteReader.path"
 
+_STRAYS: Final = (
+    "select key, count(*) from records where not exists (select 1 from runs where runs.key = records.key)"
+    " group by key order by key"
+)
+
 
 class SqliteReader:
     """A file of runs, read-only. A question opens the file and closes it: nothing is kept open between two."""
@@ -86,6 +91,11 @@ class SqliteReader:
                 return read_rows(key, head, connection.execute(READ_RECORDS, (key,)).fetchall())
 
         return self._ask(key, read)
+
+    async def strays(self) -> AsyncGenerator[tuple[RunKey | None, str], None]:
+        """Runs that have records and are not listed: the key of each, and what there is of it."""
+        for key, count in self._ask(None, lambda connection: connection.execute(_STRAYS).fetchall()):
+            yield RunKey(key), f"{count} rows"
 
     async def mark(self, key: RunKey) -> object:
         """Something that is another once the log has grown; None for a run that does not exist."""
