@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections import Counter
@@ -46,7 +47,12 @@ async def enqueue(dsn: str, count: int) -> str:
 
 async def work(dsn: str, ledger: Path, seconds: float, settings: jobs.Settings) -> str:
     """Be a worker."""
-    registry = agent.tools(agent.Ledger(ledger, duration=lambda _: seconds))
+
+    def duration(begun: agent.Entry) -> float:
+        # What must not happen twice is better short: a worker is rarely killed within it.
+        return seconds / 5 if begun.tool == agent.CHARGE else seconds
+
+    registry = agent.tools(agent.Ledger(ledger, duration=duration))
     async with PostgresRunStore(dsn) as store, jobs.connected(dsn) as queries:
         definition = agent.definition(store, registry)
         await jobs.work(queries, definition, lambda key: agent.request_for(key, registry), settings)
@@ -78,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--runs", type=int, default=20, metavar="N", help="how many (20)")
     worker = commands.add_parser("work")
     worker.add_argument("--ledger", type=Path, default=Path("demo-data/fleet.jsonl"), help="where effects are noted")
-    worker.add_argument("--seconds", type=float, default=0.5, help="how long an effect takes (0.5)")
+    worker.add_argument("--seconds", type=float, default=0.5, help="how long a look-up takes (0.5); a charge a fifth")
     worker.add_argument("--at-once", type=int, default=8, metavar="N", help="runs at the same time (8)")
     worker.add_argument("--heartbeat-timeout", type=float, default=5.0, metavar="S", help="a dead worker's silence (5)")
     return parser
@@ -97,6 +103,7 @@ def main(arguments: Sequence[str]) -> str:
             return asyncio.run(enqueue(dsn, asked.runs))
         case "work":
             asked.ledger.parent.mkdir(parents=True, exist_ok=True)
+            logging.basicConfig()  # the queue tells of failed jobs there, and otherwise nowhere that one sees
             settings = jobs.Settings(
                 at_once=asked.at_once,
                 heartbeat_timeout_s=asked.heartbeat_timeout,

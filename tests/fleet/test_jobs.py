@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -173,7 +173,7 @@ async def test_who_lost_a_run_leaves_the_job_and_whoever_gets_it_next_waits_unti
 
 async def test_a_run_that_rests_after_a_conflict_is_resumed(dsn: str) -> None:
     async with worker(dsn, stops_at=(LOOK_UP, 2)) as gone, worker(dsn, stops_at=None) as next_one:
-        await gone.leaves(KEY)
+        hanging = await gone.begins(KEY)
         await jobs.enqueue(gone.queries, [KEY])
         await gone.queries.retry_job(await gone.takes(), timedelta(0), None)
         again = await next_one.takes()
@@ -181,6 +181,9 @@ async def test_a_run_that_rests_after_a_conflict_is_resumed(dsn: str) -> None:
         await next_one.performs(again)
         assert next_one.gates.begun == [(LOOK_UP, 2), (CHARGE, 2)]
         assert await stop_reason(next_one) is StopReason.AGENT_FINISHED
+        gone.gates.are_open.set()
+        with pytest.raises(RunConflict):
+            await hanging
 
 
 async def stop_reason(one: Worker) -> StopReason | None:
@@ -264,6 +267,21 @@ def started_otherwise(dsn: str) -> RunResult:
     return asyncio.run(enter())
 
 
+def works(command: list[str], dsn: str, environment: dict[str, str], output: Path) -> tuple[list[str], int]:
+    """A worker until there is nothing left that waits, and then SIGTERM. What it said, and its exit code."""
+    with output.open("w") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as one:
+        try:
+            deadline = time.monotonic() + 60
+            while asked(dsn, "select 1 from pgqueuer where status in ('queued', 'picked') limit 1"):
+                assert (one.poll(), time.monotonic() < deadline) == (None, True), output.read_text()
+                time.sleep(0.02)
+            one.terminate()
+            one.wait(60)
+        finally:
+            one.kill()
+    return output.read_text().splitlines(), one.returncode
+
+
 def test_the_commands_do_what_they_say_and_a_job_that_nobody_can_do_is_held(dsn: str, tmp_path: Path) -> None:
     started_otherwise(dsn)
     environment = {**os.environ, "PGDSN": dsn}
@@ -278,15 +296,13 @@ def test_the_commands_do_what_they_say_and_a_job_that_nobody_can_do_is_held(dsn:
 
     assert says("enqueue", "--runs", "3") == ["3 new jobs"]
     assert says("enqueue", "--runs", "3") == ["0 new jobs"]
-    work = [*script, "work", "--seconds", "0", "--ledger", str(tmp_path / "ledger")]
-    with subprocess.Popen(work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as one:
-        assert one.stdout is not None
-        said = [one.stdout.readline() for _ in range(3)]
-        one.send_signal(signal.SIGTERM)
-        said += one.stdout.readlines()
-    assert one.returncode == 0
-    assert sorted(said[1:3]) == [f"orders/000{number}: agent_finished after 5 steps\n" for number in (0, 2)]
-    assert said[-1] == f"worker {one.pid} has finished what it had\n"
+    said, code = works(
+        [*script, "work", "--seconds", "0", "--ledger", str(tmp_path / "ledger")], dsn, environment, tmp_path / "said"
+    )
+    assert code == 0, said
+    ends = [f"orders/000{number}: agent_finished after 5 steps" for number in (0, 2)]
+    assert sorted(line for line in said if line.startswith("orders")) == ends
+    assert said[-1].endswith("has finished what it had")
     assert says("status") == ["run       3  agent_finished", "job       1  failed"]
     (traceback,) = asked(dsn, "select traceback ->> 'exception_type' from pgqueuer_log where status = 'failed'")
     assert traceback == ("RunIdentityMismatch",)
