@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from polyloop.stores.sqlite.file import transaction
 from polyloop.stores.sqlite.heads import Heads, insert_rows
@@ -15,14 +15,17 @@ from polyloop.types import CorruptionReason, CorruptRunLog, PolyLoopError
 Refused: TypeAlias = list[tuple[Item, Exception]]
 """The records that did not go in, each with its reason."""
 
+_ONE_RUNS_FAULT: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
+"""A row stands where none should, or a text is longer than SQLite takes: that of one run, and not of the medium."""
+
 
 def put_in(connection: sqlite3.Connection, heads: Heads, batch: Sequence[Item]) -> Refused:
     """Put in each run's records up to the first that is refused, durably; the refused ones, each with its reason."""
     try:
         with transaction(connection, "begin immediate"):
             refused = _put(connection, heads, batch)
-    except sqlite3.IntegrityError:
-        # A row stands where none should. One run's damage must not take the others' records with it.
+    except _ONE_RUNS_FAULT:
+        # It must not take the others' records with it.
         refused = _put_run_by_run(connection, heads, batch)
     else:
         heads.committed()
@@ -68,10 +71,13 @@ def _put_in_savepoint(connection: sqlite3.Connection, heads: Heads, key: str, it
     connection.execute("savepoint run")
     try:
         return _put(connection, heads, items)
-    except sqlite3.IntegrityError:
+    except _ONE_RUNS_FAULT as error:
         connection.execute("rollback to run")
-        problem = "its head row is missing or behind its records"
-        return list(zip(items, itertools.repeat(CorruptRunLog(CorruptionReason.WRONG_POSITION, problem, key=key))))
+        failure: Exception = error
+        if isinstance(error, sqlite3.IntegrityError):
+            problem = "its head row is missing or behind its records"
+            failure = CorruptRunLog(CorruptionReason.WRONG_POSITION, problem, key=key)
+        return list(zip(items, itertools.repeat(failure)))
     finally:
         # An error that has ended the whole transaction has ended this with it.
         if connection.in_transaction:

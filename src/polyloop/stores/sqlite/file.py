@@ -114,6 +114,11 @@ def set_up(connection: sqlite3.Connection, deadline: float) -> None:
                 connection.execute(statement)
 
 
+def as_text(stored: bytes) -> str:
+    """A text as the file has it. What is no UTF-8 must be found to be damage, and not be an error that quotes it."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
 def _layout(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("pragma user_version").fetchone()
     return int(version)

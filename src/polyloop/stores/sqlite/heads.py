@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from polyloop.stores._positions import check_position
-from polyloop.types import Record, RunFinished, RunStarted, StepCompleted
+from polyloop.types import CorruptionReason, CorruptRunLog, Record, RunFinished, RunStarted, StepCompleted
 from polyloop.types.records import is_terminal
 
 T = TypeVar("T")
@@ -52,6 +52,12 @@ class Head(NamedTuple):
 _NO_RUN: Final = Head(0, ended=False, started_at="", last_record_at="", steps=0, stop_reason=None)
 
 
+def _sound(head: tuple[object, ...]) -> bool:
+    """Whether a head row's values are what was once written: SQLite's columns take anything."""
+    types = tuple(map(type, head[:-1]))
+    return types == (int, int, str, str, int) and all(text.isascii() for text in head if isinstance(text, str))
+
+
 def _behind(head: Head, record: Record) -> Head:
     """Where the run stands once this record is in."""
     return Head(
@@ -83,7 +89,8 @@ class Heads:
     """
 
     def __init__(self) -> None:
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[str, Head | None] = {}
+        """None for one that makes no sense."""
         self._version: int | None = None
         self._moved: dict[str, Head] = {}
         """Those that this transaction moves: remembered when it is committed."""
@@ -101,15 +108,19 @@ class Heads:
             marks = ",".join("?" * len(some))
             statement = f"select {HEAD_COLUMNS} from runs where key in ({marks})"  # noqa: S608 - marks only
             for key, next_seq, ended, *rest in connection.execute(statement, some):
-                self._heads[key] = Head(next_seq, bool(ended), *rest)
+                sound = _sound((next_seq, ended, *rest))
+                self._heads[key] = Head(next_seq, bool(ended), *rest) if sound else None
 
     def move(self, key: str, record: Record) -> None:
         """Judge a record by its run's head, and move it.
 
         Raises:
             RunAlreadyExists, RunConflict: it may not stand there.
+            CorruptRunLog: the run's head row makes no sense.
         """
         head = self._moved.get(key) or self._heads.get(key, _NO_RUN)
+        if head is None:
+            raise CorruptRunLog(CorruptionReason.WRONG_POSITION, "its head row makes no sense", key=key)
         check_position(key, record, head.next_seq, ended=head.ended)
         moved = self._moved[key] = _behind(head, record)
         if moved.stop_reason != head.stop_reason or isinstance(record, RunStarted):
@@ -131,7 +142,7 @@ class Heads:
         """The transaction is in the file: what it moved is known from now on."""
         self._heads.update(self._moved)
         for key in self._rewritten:
-            if self._heads[key].ended:
+            if self._moved[key].ended:
                 del self._heads[key]
 
     def forget(self, key: str | None = None) -> None:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from polyloop.stores._listing import Listing, RunState, RunSummary
-from polyloop.stores.sqlite.file import LAYOUT, transaction, translated
+from polyloop.stores.sqlite.file import LAYOUT, as_text, transaction, translated
 from polyloop.stores.sqlite.heads import READ_HEAD
 from polyloop.stores.sqlite.listing import PAGE_ROWS, read_page
 from polyloop.stores.sqlite.rows import READ_RECORDS, read_rows
@@ -123,6 +123,7 @@ class SqliteReader:
         how = "immutable=1" if immutable else "readonly_shm=1"
         uri = f"{self._path.as_uri()}?mode=ro&{how}"
         connection = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
+        connection.text_factory = as_text
         try:
             self._refuse_others(connection)
             return question(connection)

@@ -53,8 +53,10 @@ class Item:
     """When it was handed in, by the monotonic clock, in seconds."""
     answer: tuple[Desk, asyncio.Future[None]] | None
     """Where its caller waits; None for an ordered record, whose caller went on."""
-    failure: BaseException | None = None
-    """What its caller is told, if it waits and the append failed."""
+    failure: Exception | None = None
+    """What its caller is told, if it waits and the append failed. Set when it is handed in: it cannot be encoded."""
+    unheard: bool = False
+    """Whether its caller was cancelled, and heard nothing of what it was told."""
 
 
 def record_row(key: str, record: Record, text: str) -> tuple[str, int, str, str, str | None, str, int]:

@@ -209,7 +209,12 @@ class SqliteRunStore:
         # What holds mappings is encoded before anybody else can run: its caller may change them afterwards. The rest
         # is immutable, and long texts are better encoded on the thread.
         mutable = isinstance(record, RunStarted) or (isinstance(record, EffectIntended) and record.action is not None)
-        item = Item(key, record, encode(record) if mutable else None, time.monotonic(), None)
+        item = Item(key, record, None, time.monotonic(), None)
+        if mutable:
+            try:
+                item.text = encode(record)
+            except Exception as failure:  # noqa: BLE001 - it blocks the key, and is raised below, like any other
+                item.failure = failure
         if ordered and not writer.blocks(key):
             pool.hand_in(0, Writer.take, item)
             return
@@ -217,7 +222,12 @@ class SqliteRunStore:
         future: asyncio.Future[None] = loop.create_future()
         item.answer = pool.desk(loop), future
         pool.hand_in(0, Writer.take, item)
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            # A failure of ordered records that it may have been told is still owed.
+            item.unheard = True
+            raise
 
     def _running(self) -> tuple[Pool[Writer], Writer]:
         if self._inside is None:

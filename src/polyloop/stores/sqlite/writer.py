@@ -22,11 +22,20 @@ from polyloop.serialization import encode
 from polyloop.stores._listing import DRIVEN, Listing, RunSummary
 from polyloop.stores._pool import Desk, Outcome
 from polyloop.stores.sqlite.batch import put_in
-from polyloop.stores.sqlite.file import create_file, empty_log, is_busy, refuse_network, set_up, transaction, translated
+from polyloop.stores.sqlite.file import (
+    as_text,
+    create_file,
+    empty_log,
+    is_busy,
+    refuse_network,
+    set_up,
+    transaction,
+    translated,
+)
 from polyloop.stores.sqlite.heads import READ_HEAD, Heads
 from polyloop.stores.sqlite.listing import read_page
 from polyloop.stores.sqlite.rows import READ_RECORDS, Item, read_rows
-from polyloop.types import RunAlreadyExists, RunConflict, RunFinished, RunLog
+from polyloop.types import RunAlreadyExists, RunConflict, RunFinished, RunLog, StoreBusy
 
 R = TypeVar("R")
 
@@ -43,7 +52,17 @@ REST_S: Final = 0.07
 @dataclasses.dataclass(slots=True)
 class _Block:
     failure: Exception
-    told: bool
+    ordered: bool = False
+    """Whether ordered records are among what failed: their callers went on, so somebody else is to be told."""
+    told: bool = False
+    """Whether a call that reads was told."""
+    hearer: Item | None = None
+    """The append that was told."""
+
+    @property
+    def owed(self) -> bool:
+        heard = self.told or (self.hearer is not None and not self.hearer.unheard)
+        return self.ordered and not heard
 
 
 class _Sleep(enum.Enum):
@@ -74,6 +93,8 @@ class Writer:
         self._doubtful = False
         """Whether a transaction failed for another reason than a lock, and the log was not emptied since."""
         self.connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
+        """Which file the connection has open, as device and inode."""
 
     # --- called from the callers' threads
 
@@ -123,12 +144,13 @@ class Writer:
     def read(self, key: str) -> RunLog:
         """Commit what waits, and read a log as the file has it."""
         self._settle(key)
-        self._unblock(key)
 
         def read(connection: sqlite3.Connection) -> RunLog:
             with transaction(connection, "begin"):
                 head = connection.execute(READ_HEAD, (key,)).fetchone()
                 rows = connection.execute(READ_RECORDS, (key,)).fetchall()
+            # Not before: a read that failed tells nobody where the run stands.
+            self._unblock(key)
             return read_rows(key, head, rows)
 
         return self._ask(key, read)
@@ -159,7 +181,7 @@ class Writer:
         self._settle(None)
         self._disconnect()
         for block in self._blocked.values():
-            if not block.told:
+            if block.owed:
                 raise block.failure
 
     # --- appending
@@ -169,7 +191,7 @@ class Writer:
         self._take_up()
         self._commit()
         block = None if key is None else self._blocked.get(key)
-        if block is not None and not block.told:
+        if block is not None and block.owed:
             block.told = True
             raise copy.copy(block.failure)
 
@@ -196,6 +218,8 @@ class Writer:
         """Why a record is not tried; encodes it if there is no reason."""
         if (block := self._blocked.get(item.key)) is not None:
             return _again(item, block)
+        if item.failure is not None:
+            return item.failure
         if item.text is None:
             try:
                 item.text = encode(item.record)
@@ -214,7 +238,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - it is raised where the appends are awaited
             # What SQLite remembers after a failure is not built upon: the next call opens the file anew.
             self._disconnect()
-            self._doubtful = self._doubtful or not is_busy(error)
+            self._doubtful = self._doubtful or not (is_busy(error) or isinstance(error, StoreBusy))
             refused = [(item, translated(error, item.key, began)) for item in batch]
         for item in batch:
             if isinstance(item.record, RunFinished):
@@ -228,12 +252,13 @@ class Writer:
 
     def _fail(self, item: Item, failure: Exception) -> None:
         # An ordered record's caller went on: the key's next call is told instead.
-        told = item.answer is not None
         # The exception that is raised gathers frames, and with them records; the one that is kept must not.
-        block = self._blocked.setdefault(item.key, _Block(copy.copy(failure), told))
-        item.failure = copy.copy(failure)
-        if told and not block.told:
-            item.failure, block.told = copy.copy(block.failure), True
+        block = self._blocked.setdefault(item.key, _Block(copy.copy(failure)))
+        item.failure = copy.copy(block.failure if block.owed else failure)
+        if item.answer is None:
+            block.ordered = True
+        else:
+            block.hearer = item
 
     def _unblock(self, key: str) -> None:
         self._blocked.pop(key, None)
@@ -251,6 +276,9 @@ class Writer:
             raise translated(error, key, began) from error
 
     def _connected(self) -> sqlite3.Connection:
+        if self.connection is not None and self._identity() != self._opened:
+            # The name is another file's by now, or nobody's: what this one was given would be lost.
+            self._disconnect()
         if self.connection is None:
             began = time.monotonic()
             # `mode=rw`: a file that was deleted meanwhile is an error, not an empty store.
@@ -261,6 +289,8 @@ class Writer:
                 isolation_level=None,
                 factory=self._factory,
             )
+            self.connection.text_factory = as_text
+            self._opened = self._identity()
             try:
                 set_up(self.connection, began + self._wait_s)
                 if self._doubtful:
@@ -272,6 +302,14 @@ class Writer:
                     raise translated(error, None, began) from error
                 raise
         return self.connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Device and inode of what bears the file's name; None if nothing does."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _disconnect(self) -> None:
         connection, self.connection = self.connection, None
