@@ -24,6 +24,8 @@ SCRIPTS: Final = {
     "sqlite.py": "Runs on the SQLite store",
     "resume.py": "Resuming a long run",
     "adapters.py": "The adapters",
+    "report.py": "The report",
+    "cli.py": "The command line",
     "imports.py": "Importing",
 }
 

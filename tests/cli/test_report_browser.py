@@ -12,7 +12,10 @@ from typing import Final
 
 import pytest
 
-from polyloop.cli._report_page import is_invisible
+from polyloop.cli._report_page import data_block, document, is_invisible
+from polyloop.cli._report_runs import Row, described
+from polyloop.stores import RunState, RunSummary
+from polyloop.types import EffectKind, JSONValue, ModelReply, Record, RunKey, RunLog
 from tests.cli import report_runs as made
 from tests.cli.report_browser import Page, needs_chromium, opened
 from tests.cli.report_pages import hostile_store, page_of, stored
@@ -365,3 +368,50 @@ def test_it_can_be_looked_at(desk: Page, plain: Path, tmp_path: Path) -> None:
     (tmp_path / "report.png").write_bytes(picture)
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 20_000
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_of_twenty_steps_can_be_sorted_searched_and_unfolded(desk: Page, tmp_path: Path) -> None:
+    """80 MB of page."""
+    page = tmp_path / "report.html"
+    rows, blocks = [], []
+    for number in range(1000):
+        row, trajectory = long_run(number)
+        rows.append(row)
+        blocks.append(data_block(number, trajectory))
+    page.write_text("".join(document("a thousand", "made here", rows, blocks)), "utf-8")
+    desk.load(page)
+    assert desk.run("document.querySelectorAll('tbody tr').length") == 1000
+    desk.run("document.querySelector('thead th > button').click()")
+    assert desk.run(KEYS)[:2] == ["run 0000", "run 0001"]
+    desk.run("document.querySelector('tr[data-run=\"777\"] .key > button').click()")
+    assert desk.run("document.querySelectorAll('.details details').length") == 1 + 20
+    assert desk.run("document.querySelectorAll('.timeline li').length") == 20
+    desk.run(COMPARE_FIRST_TWO)
+    assert desk.run("document.querySelector('#comparison h3:last-of-type').textContent") == "Step 19"
+    assert desk.complaints() == []
+
+
+def long_run(number: int) -> tuple[Row, dict[str, JSONValue]]:
+    """A run of 20 steps with about 4,000 characters each."""
+    records: list[Record] = [made.start()]
+    for index in range(20):
+        at = 1 + 4 * index
+        text = f"run {number} looks around in <step> {index}.\n" * 50
+        reply = ModelReply(call_id=None, text=text, reasoning=None)
+        row = made.ended(index, raw=text, parse_ok=False, parse_error=text)
+        records += [
+            made.intent(at - index, at, index, EffectKind.MODEL_CALL),
+            made.result(at - index + 1, at + 1, index, reply=reply),
+            made.step(at - index + 2, at + 2, row),
+        ]
+    log = RunLog.from_records(records)
+    summary = RunSummary(
+        key=RunKey(f"run {number:04}"),
+        state=RunState.UNFINISHED,
+        started_at=None,
+        last_record_at=None,
+        steps=None,
+        stop_reason=None,
+    )
+    return described(summary, log, None)
