@@ -70,15 +70,18 @@ def refuse_network(path: Path, mounts: str) -> None:
 
 
 def create_file(path: Path) -> None:
-    """Make the file where it does not exist, for its owner alone, with its name on the disk."""
+    """Make the file where it does not exist, for its owner alone."""
     # Made here, for SQLite would make it readable to others. Never opened if it exists: closing a descriptor drops
     # the locks that other connections of this process hold on the file.
-    with _creating:
-        try:
-            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            return
-        os.close(fd)
+    with _creating, contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def sync_names(path: Path) -> None:
+    """Have the names of the file and of its write-ahead log on the disk.
+
+    SQLite syncs the directory too, and goes on when that fails.
+    """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

@@ -29,6 +29,7 @@ from polyloop.stores.sqlite.file import (
     is_busy,
     refuse_network,
     set_up,
+    sync_names,
     transaction,
     translated,
 )
@@ -293,6 +294,7 @@ class Writer:
             self._opened = self._identity()
             try:
                 set_up(self.connection, began + self._wait_s)
+                sync_names(self._path)
                 if self._doubtful:
                     empty_log(self.connection)
                     self._doubtful = False
