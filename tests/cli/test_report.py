@@ -147,7 +147,14 @@ def test_a_failed_model_call_and_a_reply_that_was_not_understood_say_so() -> Non
 
 
 def test_parameters_are_told_leaf_by_leaf_and_numbers_stay_exact() -> None:
-    value: JSONValue = {"a": {"b": [1, 2**64, {"c": 0.1}]}, "e": {}, "l": [], "t": "\ud800\u2028", "n": None}
+    value: JSONValue = {
+        "a": {"b": [1, 2**64, {"c": 0.1}]},
+        "e": {},
+        "l": [],
+        "t": "\ud800\u2028",
+        "n": None,
+        "a.b[0]": 2,
+    }
     assert list(leaves(value)) == [
         ("a.b[0]", "1"),
         ("a.b[1]", str(2**64)),
@@ -156,6 +163,7 @@ def test_parameters_are_told_leaf_by_leaf_and_numbers_stay_exact() -> None:
         ("l", "[]"),
         ("t", '"\ud800\u2028"'),
         ("n", "null"),
+        ('"a.b[0]"', "2"),
     ]
 
 

@@ -157,7 +157,8 @@ def test_every_text_of_a_run_can_be_read_back_from_the_page_character_by_charact
     for field in fields:
         assert made.text(field) in shown, field
     assert made.text("error")[:2000] in shown
-    assert f"{made.text('param name')}.{made.text('inner name')}[1]" in shown
+    names = [json.dumps(made.text(name), ensure_ascii=False) for name in ("param name", "inner name")]
+    assert f"{'.'.join(names)}[1]" in shown
     assert str(2**70) in shown
     for name in ("answered", "failed", "open", "misfit", "damaged"):
         assert made.key(name) in shown
@@ -265,6 +266,34 @@ def test_two_runs_chosen_are_shown_side_by_side_with_what_differs(desk: Page, tm
     marks = desk.run("[...document.querySelectorAll('#comparison mark')].map(each => each.textContent)")
     assert marks[1] == "begins alike, ends otherwise"
     assert desk.run("document.activeElement.id") == "comparison"
+
+
+def test_a_very_long_text_is_cut_between_two_characters_until_it_is_asked_for(desk: Page, tmp_path: Path) -> None:
+    long = "x" * 19_999 + "\U0001f469" * 2000
+    records = made.answered()
+    records[8] = made.step(8, 24, dataclasses.replace(made.acted(0), observation=long))
+    desk.load(page_of(stored(tmp_path / "runs", {"k": records}), tmp_path / "report.html"))
+    desk.run(UNFOLD_ALL)
+    text = "[...document.querySelectorAll('pre')].find(each => each.textContent.startsWith('xxx')).textContent"
+    assert desk.run(text) == "x" * 19_999 + " show all 23,999 characters"
+    desk.run(OPEN_ALL)
+    assert desk.run(text) == long
+
+
+def test_what_is_marked_as_different_begins_and_ends_between_two_characters(desk: Page, tmp_path: Path) -> None:
+    # The first pair shares its first unit, the second pair its second one.
+    texts = ("begin \U0001f469 middle \U0001f469 end", "begin \U0001f468 middle \U0001f069 end")
+    runs = {}
+    for name, observation in zip("ab", texts, strict=True):
+        records = made.answered()
+        records[8] = made.step(8, 24, dataclasses.replace(made.acted(0), observation=observation))
+        runs[name] = records
+    desk.load(page_of(stored(tmp_path / "runs", runs), tmp_path / "report.html"))
+    desk.run(COMPARE_FIRST_TWO)
+    marks = desk.run("[...document.querySelectorAll('#comparison mark')].map(each => each.textContent)")
+    # Of two runs that began together, the one of the later name is listed first.
+    assert marks == ["\U0001f468 middle \U0001f069", "\U0001f469 middle \U0001f469"]
+    assert desk.run("document.querySelectorAll('#comparison .code').length") == 0
 
 
 def test_only_the_runs_searched_for_are_shown(desk: Page, plain: Path) -> None:

@@ -37,13 +37,19 @@
     return element;
   }
 
+  // A place in a text, or the one before it if it lies inside a character of two units.
+  function outside(text, place) {
+    return /^[\ud800-\udbff][\udc00-\udfff]/.test(text.slice(place - 1, place + 1)) ? place - 1 : place;
+  }
+
   // Text with the stretch from..to marked. A very long one is shown in part until it is asked for.
   function appendText(element, text, from, to) {
-    const end = text.length > SHOWN_AT_FIRST + 1000 ? Math.max(SHOWN_AT_FIRST, Math.min(to, from + 2000)) : text.length;
+    const wanted = Math.max(SHOWN_AT_FIRST, Math.min(to, from + 2000));
+    const end = text.length > wanted + 1000 ? outside(text, wanted) : text.length;
     const shown = text.slice(0, end);
     appendVisible(element, shown.slice(0, from));
     if (to > from) element.append(appendVisible(make("mark", {}), shown.slice(from, to)));
-    appendVisible(element, shown.slice(to > from ? to : from));
+    appendVisible(element, shown.slice(Math.max(from, to)));
     if (end < text.length) {
       const more = make("button", { type: "button" }, `show all ${text.length.toLocaleString("en")} characters`);
       more.addEventListener("click", () => {
@@ -56,7 +62,7 @@
   }
 
   function plain(element, text) {
-    return appendText(element, text, text.length, text.length);
+    return appendText(element, text, 0, 0);
   }
 
   function pairs(listed) {
@@ -136,8 +142,11 @@
     const shorter = Math.min(first.length, second.length);
     let from = 0;
     while (from < shorter && first[from] === second[from]) from += 1;
+    from = Math.min(outside(first, from), outside(second, from));
     let tail = 0;
     while (tail < shorter - from && first[first.length - 1 - tail] === second[second.length - 1 - tail]) tail += 1;
+    // Behind it, for the end of what differs: one more unit is taken in.
+    if ([first, second].some((text) => outside(text, text.length - tail) !== text.length - tail)) tail -= 1;
     return [from, first.length - tail, second.length - tail];
   }
 

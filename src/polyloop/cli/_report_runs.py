@@ -217,7 +217,9 @@ def leaves(value: JSONValue, path: str = "") -> Iterator[tuple[str, str]]:
     """Each value inside a JSON value, as text, behind its path: numbers stay what they are, however large."""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from leaves(inner, f"{path}.{name}" if path else name)
+            # A name that would be taken for more of the path is quoted, so that no two values have one path.
+            shown = json.dumps(name, ensure_ascii=False) if not name or set(name) & set('.["\\') else name
+            yield from leaves(inner, f"{path}.{shown}" if path else shown)
     elif isinstance(value, Sequence) and not isinstance(value, str) and value:
         for index, inner in enumerate(value):
             yield from leaves(inner, f"{path}[{index}]")
