@@ -10,7 +10,7 @@ import pytest
 
 from polyloop.cli._failures import redacted
 from tests.cli.logs import sound
-from tests.cli.places import ON_DISK, Place, environment, place, polyloop, refusal
+from tests.cli.places import COMMAND, ON_DISK, Place, environment, place, polyloop, refusal
 
 SECRET = "hunter2-and-more"  # noqa: S105 - the word that must not be printed
 
@@ -129,6 +129,26 @@ def test_a_damaged_log_is_refused_with_its_place(tmp_path: Path) -> None:
         assert "the log of run 'run' is damaged (malformed_line, seq 2, line 3, byte " in refusal(
             command[0], there.url, *command[1:]
         )
+
+
+def test_output_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    there = place("jsonl", tmp_path)
+    there.fill({"run": sound(1)})
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "show", there.url, "run"], check=False, stdout=full, stderr=subprocess.PIPE, env=environment()
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"polyloop: OSError: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("kind", ON_DISK)
+def test_a_path_may_have_any_characters(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a?b%20#c \x1b ü"
+    folder.mkdir()
+    there = place(kind, folder)
+    there.fill({"run": sound(1)})
+    assert polyloop("verify", there.url).stdout == "1 run: 1 sound\n"
 
 
 def test_debug_shows_the_traceback_before_the_line(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from typing import IO
+from urllib.parse import urlencode
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from polyloop.types import RunKey
 from tests.cli.logs import sound
 from tests.cli.places import COMMAND, Place, environment, polyloop, printed
+from tests.postgres import server
 from tests.seams import append
 
 KEY = RunKey("run")
@@ -91,6 +94,24 @@ def test_a_run_that_is_deleted_meanwhile_ends_it(anywhere: Place, watching: Watc
     _, complaint = watching.process.communicate(timeout=60)
     assert watching.process.returncode == 2
     assert "the store holds no run 'run'" in complaint
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_ends_it_with_one_line() -> None:
+    own = server.own()
+    try:
+        url = f"postgresql://?{urlencode(conninfo_to_dict(own.dsn))}"
+        place = Place("postgres", url, lambda: server.MigratedStore(own.dsn))
+        place.fill({KEY: sound(1)[:1]})
+        watch = Watch(place)
+        watch.read_to("started by polyloop")
+        own.crash()
+        _, complaint = watch.process.communicate(timeout=100)
+    finally:
+        own.close()
+    assert watch.process.returncode == 2
+    assert complaint.startswith("polyloop: ")
+    assert complaint.count("\n") == 1
 
 
 @pytest.mark.parametrize("every", ["0", "-1", "soon", "nan", "1e9"])

@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _outcome(arguments)
     except BrokenPipeError:
-        # Python writes what is left when it ends, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_output_up()
         return PIPE_CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -53,12 +52,27 @@ def _outcome(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - of whatever kind: it is told, and the exit code says that it failed
-        sys.stdout.flush()
+        _flush()
         if arguments.debug:
             sys.stderr.write(trace_of(error))
         sys.stderr.write(f"polyloop: {line_of(error)}\n")
         return FAILED
     return code
+
+
+def _flush() -> None:
+    """Print what was found before the failure, unless printing is what failed."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _give_output_up()
+
+
+def _give_output_up() -> None:
+    # Python writes what is left when it ends, and would complain then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _called(arguments: argparse.Namespace) -> int:

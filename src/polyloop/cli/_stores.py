@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, Protocol
 
@@ -106,6 +107,8 @@ async def _postgres(url: str) -> AsyncIterator[Reader]:
         if missing.name is None or not missing.name.startswith("psycopg"):
             raise
         raise Failure("a Postgres store needs the extra postgres: pip install 'polyloop[postgres]'") from missing
+    # The driver's pool logs each attempt to connect again, which without any handler would be printed.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     async with PostgresReader(url) as reader:
         yield reader
 
