@@ -66,8 +66,11 @@ class Fleet:
         self.killed: set[int] = set()
         """Process numbers."""
 
-    def run(self, keys: list[RunKey], kills: list[Kill], *, patience_s: float) -> None:
-        """Have the runs driven until no job is left, with these kills in between.
+    def run(self, keys: list[RunKey], kills: list[Kill], *, patience_s: float) -> list[Kill]:
+        """Have the runs driven until no job is left, with these kills in between. Which of them it did not come to.
+
+        A kill can forestall another one: a run that is killed between the announcing of a charge and the charge itself has
+        ended, and nobody gets stuck in it.
 
         Raises:
             AssertionError: it does not come to its end in time, or a worker ended that nobody killed. Says how things
@@ -79,7 +82,7 @@ class Fleet:
         try:
             for _ in range(WORKERS):
                 self._start()
-            while waiting or asked(self._dsn, "select 1 from pgqueuer limit 1"):
+            while asked(self._dsn, "select 1 from pgqueuer limit 1"):
                 lines = entries(self._ledger)
                 for kill in list(waiting):
                     victim = kill.picks(lines)
@@ -92,6 +95,7 @@ class Fleet:
                 )
                 time.sleep(0.02)
             self._stop(deadline)
+            return waiting
         finally:
             for process in self._living.values():
                 process.kill()

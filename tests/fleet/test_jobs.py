@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from polyloop import ChatMessage, RunConflict, RunKey, RunLog, RunResult, StopReason, StoreBusy
@@ -28,7 +29,7 @@ from pgqueuer import Job, Queries, RetryRequested
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.types import QueueEntrypoint, QueueManagerId
 
-from examples.fleet import agent, jobs
+from examples.fleet import agent, fleet, jobs
 from examples.fleet.agent import CHARGE, LOOK_UP, Ledger
 from tests.fleet.harness import asked
 
@@ -191,19 +192,21 @@ async def stop_reason(one: Worker) -> StopReason | None:
     return None if finished is None else finished.stop_reason
 
 
-async def test_a_store_that_is_busy_gets_the_job_again(dsn: str) -> None:
+@pytest.mark.parametrize("trouble", [StoreBusy(KEY, 1.0), psycopg.OperationalError("the connection is lost")])
+async def test_a_store_in_trouble_gets_the_job_again(dsn: str, trouble: Exception) -> None:
     async with worker(dsn, stops_at=None) as one:
         await jobs.enqueue(one.queries, [KEY])
         job = await one.takes()
 
-        async def busy() -> None:
-            raise StoreBusy(KEY, 1.0)
+        async def fails() -> None:
+            raise trouble
 
-        one.store.after_read = busy
-        with pytest.raises(RetryRequested, match="StoreBusy"):
+        one.store.after_read = fails
+        with pytest.raises(RetryRequested, match=type(trouble).__name__):
             await one.performs(job)
+        assert one.gates.begun == []
         await one.performs(job)
-        assert len(one.gates.begun) == 4
+        assert await stop_reason(one) is StopReason.AGENT_FINISHED
 
 
 async def test_a_sweep_finds_the_runs_that_lost_their_jobs_and_no_others(dsn: str) -> None:
@@ -254,7 +257,7 @@ async def test_who_comes_second_to_a_new_run_does_not_drive_it(dsn: str) -> None
 
 
 def started_otherwise(dsn: str) -> RunResult:
-    """A run under the same key that another deployment began and never ended: its prompt is not ours."""
+    """A run under the same key that another deployment had: its prompt is not ours."""
 
     async def enter() -> RunResult:
         async with PostgresRunStore(dsn) as store:
@@ -267,8 +270,11 @@ def started_otherwise(dsn: str) -> RunResult:
     return asyncio.run(enter())
 
 
-def works(command: list[str], dsn: str, environment: dict[str, str], output: Path) -> tuple[list[str], int]:
+def works(dsn: str, ledger: Path, output: Path) -> tuple[list[str], int]:
     """A worker until there is nothing left that waits, and then SIGTERM. What it said, and its exit code."""
+    script = str(ROOT / "examples" / "fleet" / "fleet.py")
+    command = [sys.executable, script, "work", "--seconds", "0", "--ledger", str(ledger)]
+    environment = {**os.environ, "PGDSN": dsn}
     with output.open("w") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as one:
         try:
             deadline = time.monotonic() + 60
@@ -282,27 +288,28 @@ def works(command: list[str], dsn: str, environment: dict[str, str], output: Pat
     return output.read_text().splitlines(), one.returncode
 
 
-def test_the_commands_do_what_they_say_and_a_job_that_nobody_can_do_is_held(dsn: str, tmp_path: Path) -> None:
+def test_the_commands_do_what_they_say_and_a_job_that_nobody_can_do_is_held(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGDSN", dsn)
     started_otherwise(dsn)
-    environment = {**os.environ, "PGDSN": dsn}
-    script = [sys.executable, str(ROOT / "examples" / "fleet" / "fleet.py")]
-
-    def says(*arguments: str) -> list[str]:
-        done = subprocess.run(
-            [*script, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    assert says("enqueue", "--runs", "3") == ["3 new jobs"]
-    assert says("enqueue", "--runs", "3") == ["0 new jobs"]
-    said, code = works(
-        [*script, "work", "--seconds", "0", "--ledger", str(tmp_path / "ledger")], dsn, environment, tmp_path / "said"
-    )
+    assert fleet.main(["setup"]) == "the tables are there"
+    assert fleet.main(["status"]) == "run       1  agent_finished"
+    assert fleet.main(["enqueue", "--runs", "3"]) == "3 new jobs"
+    assert fleet.main(["enqueue", "--runs", "3"]) == "0 new jobs"
+    said, code = works(dsn, tmp_path / "folder" / "ledger", tmp_path / "said")
     assert code == 0, said
     ends = [f"orders/000{number}: agent_finished after 5 steps" for number in (0, 2)]
     assert sorted(line for line in said if line.startswith("orders")) == ends
+    assert any("RunIdentityMismatch" in line for line in said), "the queue's own log"
     assert said[-1].endswith("has finished what it had")
-    assert says("status") == ["run       3  agent_finished", "job       1  failed"]
-    (traceback,) = asked(dsn, "select traceback ->> 'exception_type' from pgqueuer_log where status = 'failed'")
-    assert traceback == ("RunIdentityMismatch",)
+    assert fleet.main(["status"]) == "run       3  agent_finished\njob       1  failed"
+    assert fleet.main(["sweep"]) == "0 new jobs"
+    held = asked(dsn, "select traceback ->> 'exception_type' from pgqueuer_log where status = 'failed'")
+    assert held == [("RunIdentityMismatch",)]
+
+
+def test_without_a_database_the_commands_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGDSN", raising=False)
+    with pytest.raises(SystemExit, match="set PGDSN"):
+        fleet.main(["status"])
