@@ -268,6 +268,14 @@ def test_two_runs_chosen_are_shown_side_by_side_with_what_differs(desk: Page, tm
     assert desk.run("document.activeElement.id") == "comparison"
 
 
+def test_a_step_that_one_of_the_runs_lacks_is_told_as_missing_there(desk: Page, tmp_path: Path) -> None:
+    runs = {"a": made.answered(), "b": made.answered()[:9]}
+    desk.load(page_of(stored(tmp_path / "runs", runs), tmp_path / "report.html"))
+    desk.run(COMPARE_FIRST_TWO)
+    labels = desk.run("[...document.querySelectorAll('#comparison h4')].map(each => each.textContent)")
+    assert labels[-2:] == ["A: no reply", "B: reply"]
+
+
 def test_a_very_long_text_is_cut_between_two_characters_until_it_is_asked_for(desk: Page, tmp_path: Path) -> None:
     long = "x" * 19_999 + "\U0001f469" * 2000
     records = made.answered()

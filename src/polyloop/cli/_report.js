@@ -162,7 +162,7 @@
     for (const [label, one, other] of differences) {
       const [from, oneEnd, otherEnd] = differing(one ?? "", other ?? "");
       const cells = [[one, oneEnd, "A"], [other, otherEnd, "B"]].map(([text, end, side]) => {
-        const cell = make("div", {}, make("h4", {}, `${side}: ${text === undefined ? "none" : ""}`));
+        const cell = make("div", {}, make("h4", {}, `${side}: ${text === undefined ? "no " : ""}`));
         appendVisible(cell.firstChild, label);
         if (text !== undefined) cell.append(appendText(make("pre", { dir: "auto" }), text, from, end));
         return cell;

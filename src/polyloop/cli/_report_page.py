@@ -248,7 +248,9 @@ def _step_counts(parent: ET.Element, rows: Sequence[Row]) -> None:
         if count and len(bins) <= BINS // 2:
             _label(svg, left + wide / 2, 116 - tall, "middle", f"{count:,}")
         if place % every == 0:
-            _label(svg, left + wide / 2, 138, "middle", f"{first}" if first == last else f"{first}-{last}")
+            # The first one begins where the columns do: a wide label would be cut off on its left.
+            x, anchor = (0.5, "start") if not place and len(bins) > BINS // 2 else (left + wide / 2, "middle")
+            _label(svg, x, 138, anchor, f"{first}" if first == last else f"{first}-{last}")
     if len(bins) > BINS // 2:
         _label(svg, 0, 12, "start", f"highest column: {counted(most, 'run')}")
 
