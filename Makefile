@@ -9,13 +9,14 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-llm test check verify mutants bench bench-peers format clean
+.PHONY: help demo demo-llm test check docs verify mutants bench bench-peers format clean
 
 help:
 	@echo "make demo     an agent at work: killed in the middle, resumed, checked (about a second after set-up)"
 	@echo "make demo-llm a really small language model at the same work, killed at any moment (downloads 272 MB once)"
 	@echo "make test     the tests"
 	@echo "make check    linters, types, architecture"
+	@echo "make docs     the documentation, as a site in build/site"
 	@echo "make verify   the long versions of the tests; POLYLOOP_VERIFY_SECONDS=600 bounds them"
 	@echo "make mutants  mutation testing of the pure modules"
 	@echo "make bench    speed and memory, as ratios"
@@ -37,6 +38,13 @@ check: .venv/.stamp-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/.stamp-docs
+	docs/assemble
+	$(BIN)/mkdocs build --strict --quiet
+	@! grep -rnE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' build/site --include='*.html' \
+		|| { echo "a page loads something from outside" >&2; exit 1; }
+	@echo "Open build/site/index.html"
 
 verify: .venv/.stamp-dev
 	POLYLOOP_PROOF_TABLE=1 $(BIN)/pytest -n $(WORKERS) -m slow
@@ -89,6 +97,11 @@ clean:
 	@echo "Installing PolyLoop and what its development needs"
 	@$(INSTALL) --constraint constraints.txt --editable ".[dev]"
 	@touch .venv/.stamp-core $@
+
+.venv/.stamp-docs: .venv/.stamp-core constraints.txt
+	@echo "Installing what the documentation is built with"
+	@$(INSTALL) --constraint constraints.txt --editable ".[docs]"
+	@touch $@
 
 # The environments of examples/environments: some 350 MB, and a C compiler is needed. Nothing else asks for it.
 .venv/.stamp-examples: .venv/.stamp-dev

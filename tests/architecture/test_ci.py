@@ -15,7 +15,7 @@ import pytest
 from tests.architecture.tree import ROOT
 
 SCRIPT: Final = ROOT / ".ci" / "run"
-PARTS: Final = (".venv/.stamp-dev", ".venv/.stamp-examples", "check", "test", "verify")
+PARTS: Final = (".venv/.stamp-dev", ".venv/.stamp-examples", "check", "docs", "test", "verify")
 
 # Stands in for make: notes what it is asked, and fails where it is told to.
 _MAKE: Final = """#!/bin/sh
