@@ -69,7 +69,7 @@ class Fleet:
     def run(self, keys: list[RunKey], kills: list[Kill], *, patience_s: float) -> list[Kill]:
         """Have the runs driven until no job is left, with these kills in between. Which of them it did not come to.
 
-        A kill can forestall another one: a run that is killed between the announcing of a charge and the charge itself has
+        A kill can forestall another one: a run that is killed after a charge was announced and before it began has
         ended, and nobody gets stuck in it.
 
         Raises:
