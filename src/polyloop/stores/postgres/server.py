@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -27,6 +29,9 @@ Work: TypeAlias = Callable[[Connection], Awaitable[R]]
 
 DSN_FIELD: Final = "PostgresRunStore.dsn"
 """How messages name the connection string."""
+
+_MISREAD: Final = re.compile(r"\w+://[^?]*@[^?]*@|\w+://[^?@]*/[^?]*@")
+"""A URI in which an "@" stands behind the one that ends user and password, or behind the slash that ends the host."""
 
 # The tables are found by their keys, also when the server has no statistics of them yet. Without a wait for the disk
 # there would be no barrier. What one statement sees of another's changes is that of "read committed".
@@ -72,7 +77,7 @@ class Server:
         self._limits = limits
         self._pool: AsyncConnectionPool[Connection] | None = None
         self._doubtful = False
-        """Whether a connection broke, and the others were not looked at since."""
+        """Whether a connection broke, and the others were not replaced since."""
         self._migrated = False
 
     @property
@@ -92,6 +97,7 @@ class Server:
         Raises:
             psycopg.OperationalError: the server cannot be reached, or refuses the user.
             UnsupportedSchemaVersion: a newer library migrated the tables.
+            StoreBusy: another session held a lock for too long.
         """
         failure: psycopg.Error | None = None
         try:
@@ -101,7 +107,8 @@ class Server:
         if failure is not None:
             # Without the driver's frames, whose locals hold the password: some log handlers print locals.
             raise failure.with_traceback(None)
-        async with first:
+        async with first, self._answer(None):
+            await self._configure(first)
             self._migrated = await layout_of(first) == LAYOUT
         self._pool = AsyncConnectionPool(
             kwargs=self._parameters,
@@ -136,25 +143,33 @@ class Server:
 
     async def call_anyway(self, work: Work[R], key: str | None = None) -> R:
         """The same, whatever tables there are."""
-        began = time.monotonic()
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise RuntimeError("the store was left while this call was made")
         if self._doubtful:
             self._doubtful = False
-            async with asyncio.timeout(self._limits.answer_s):
-                await self._pool.check()
-        connection = await self._pool.getconn()
+            # Not looked at, which a frozen server would keep waiting, and which loses connections where it is cut off.
+            await pool.drain()
+        connection = await pool.getconn()
+        try:
+            async with self._answer(key):
+                return await work(connection)
+        finally:
+            self._doubtful = self._doubtful or connection.closed
+            await pool.putconn(connection)
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, key: str | None) -> AsyncIterator[None]:
+        """Bound the wait for what is asked inside, and say what its end means."""
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.answer_s):
-                return await work(connection)
+                yield
         except TimeoutError:
             problem = f"the server did not answer within {self._limits.answer_s:g} s"
             raise psycopg.OperationalError(problem) from None
         except (errors.LockNotAvailable, errors.QueryCanceled) as error:
             raise StoreBusy(key, time.monotonic() - began) from error
-        finally:
-            self._doubtful = self._doubtful or connection.closed
-            await self._pool.putconn(connection)
 
     async def read(self, work: Work[R], key: str | None = None) -> R:
         """Do something that changes nothing: once more, where the connection was broken."""
@@ -181,6 +196,9 @@ class Server:
 
 def _parameters(dsn: str, limits: Limits) -> dict[str, Any]:
     check_str(DSN_FIELD, dsn)
+    if _MISREAD.match(dsn) is not None:
+        # The rest of such a password would be taken for a host, a port or a database, and told as that.
+        raise InvalidRequest(DSN_FIELD, "is a URI whose user or password has an '@' or '/': write %40 or %2F there")
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:

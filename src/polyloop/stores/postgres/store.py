@@ -57,8 +57,9 @@ class PostgresRunStore:
     connections.
 
     A connection that breaks, a server that restarts or does not answer: the driver's error (`psycopg.Error`) reaches
-    each call that waited, before any further side effect, and blocks its run until `read_log`. The object reconnects
-    by itself. `StoreBusy`: another session held a lock for too long, or the server was too slow; nothing was written.
+    each call that waited, before any further side effect, and blocks its run until `read_log`. What became of a result
+    or a step is told by the key's next call; where that is a read, the next one then reads. The object reconnects by
+    itself. `StoreBusy`: another session held a lock for too long, or the server was too slow; nothing was written.
 
     The tables are found by the connection's `search_path`, so several sets can live in one database. Settings of the
     session are the store's own: connect to the server itself, or to a pooler in session mode. The server's `fsync`
@@ -146,6 +147,8 @@ class PostgresRunStore:
                 _, late = await asyncio.wait(entered.tasks, timeout=within_s)
                 for task in late:
                     task.cancel()
+                if late:
+                    await asyncio.wait(late)
             await entered.writer.close(within_s)
         finally:
             await entered.server.close()
@@ -187,6 +190,7 @@ class PostgresRunStore:
         check_run_key(key)
         entered = self._inside()
         await entered.writer.settled(key)
+        entered.writer.tell(key)
         rows = await self._detached(entered, entered.server.read(lambda connection: fetch(connection, key), key))
         entered.writer.unblock(key)
         return read_rows(key, rows)
@@ -241,6 +245,7 @@ class PostgresRunStore:
         check_run_key(key)
         entered = self._inside()
         await entered.writer.settled(key)
+        entered.writer.tell(key)
         if entered.writer.is_driven(key):
             raise RunConflict(key, DRIVEN)
         found = await self._detached(entered, entered.server.call(lambda connection: delete_rows(connection, key), key))
@@ -266,6 +271,10 @@ class PostgresRunStore:
         task = entered.loop.create_task(work)
         entered.tasks.add(task)
         task.add_done_callback(entered.tasks.discard)
-        # With a shield, an exception that nobody waits for any more is reported by the loop.
+        # An exception that nobody waits for any more would be reported by the loop.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
+        await asyncio.wait([task])
+        if task.cancelled():
+            # By leaving, which is not to look like a cancellation of the caller.
+            raise RuntimeError("the store was left while this call was made")
+        return task.result()

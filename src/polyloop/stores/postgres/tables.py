@@ -51,15 +51,19 @@ async def layout_of(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> int
 
     Raises:
         UnsupportedSchemaVersion: a newer library migrated them.
+        InvalidRequest: they are there without a version.
     """
     cursor = await connection.execute("select to_regclass('polyloop_layout') is not null")
     if not _one(await cursor.fetchone()):
         return None
     cursor = await connection.execute("select max(version) from polyloop_layout")
-    found = int(_one(await cursor.fetchone()))
+    found = _one(await cursor.fetchone())
+    if found is None:
+        problem = "must hold a version: put back the row, which a copy of the tables without their rows leaves out"
+        raise InvalidRequest("polyloop_layout", problem)
     if found > LAYOUT:
         raise UnsupportedSchemaVersion(str(found), str(LAYOUT), "the tables were migrated by a newer version")
-    return found
+    return int(found)
 
 
 def _one(row: tuple[Any, ...] | None) -> Any:

@@ -67,6 +67,8 @@ class Item:
 class _Block:
     failure: Exception
     told: bool
+    ordered: bool
+    """Whether ordered records are among what failed: their callers went on, so a call that reads is told, too."""
 
 
 class _Run:
@@ -118,7 +120,7 @@ class Writer:
         try:
             text = encode(record)
         except Exception as failure:
-            run.block = _Block(copy.copy(failure), told=True)
+            run.block = _Block(copy.copy(failure), told=True, ordered=False)
             raise
         barrier = isinstance(record, _BARRIERS)
         item = Item(record, text, self._loop.create_future() if barrier else None)
@@ -162,6 +164,18 @@ class Writer:
         for run in busy:
             await self.settled(RunKey(run.key))
 
+    def tell(self, key: RunKey) -> None:
+        """For a call that reads: raise what the callers of the run's ordered records were not told.
+
+        Raises:
+            Exception: the failure that blocks the key, if nobody was told of it.
+        """
+        run = self._runs.get(key)
+        block = None if run is None else run.block
+        if block is not None and block.ordered and not block.told:
+            block.told = True
+            raise copy.copy(block.failure)
+
     def unblock(self, key: RunKey) -> None:
         """The run was read: go on from there."""
         if (run := self._runs.get(key)) is not None:
@@ -185,6 +199,9 @@ class Writer:
             task.cancel()
         if self._senders:
             await asyncio.wait(self._senders)
+        for run in [run for run in self._runs.values() if run.items]:
+            problem = "the store was left before this could be sent: the server did not answer in time"
+            self._fail(run, [], psycopg.OperationalError(problem))
         for run in self._runs.values():
             if run.block is not None and not run.block.told:
                 raise run.block.failure
@@ -239,7 +256,7 @@ class Writer:
         try:
             failures = dict(await self._append(parts))
         except Exception as error:  # noqa: BLE001 - it is raised where the appends are awaited
-            failures = {part.key: error for part in parts}
+            failures = {part.key: _concerning(part.key, error) for part in parts}
         except BaseException:
             problem = "the event loop was closed on the way to the server; reading the log tells what was written"
             self._settle_all(judged, {part.key: psycopg.OperationalError(problem) for part in parts})
@@ -301,8 +318,9 @@ class Writer:
     def _fail(self, run: _Run, items: Sequence[Item], failure: Exception) -> None:
         """Block a run. What its callers get are copies: a raised exception gathers frames, and with them records."""
         run.driven = False
-        run.block = block = _Block(copy.copy(failure), told=False)
         lost = [*items, *run.items]
+        ordered = any(item.done is None for item in lost)
+        run.block = block = _Block(copy.copy(failure), told=False, ordered=ordered)
         run.items.clear()
         self._due.pop(run.key, None)
         for item in lost:
@@ -337,6 +355,11 @@ def _answer(item: Item, failure: Exception | None) -> None:
     item.failure = failure
     if item.done is not None and not item.done.done():
         item.done.set_result(None)
+
+
+def _concerning(key: str, error: Exception) -> Exception:
+    """What one run of a statement is told of the error that ended it."""
+    return StoreBusy(key, error.waited_s) if isinstance(error, StoreBusy) else error
 
 
 def _cause(error: Exception) -> BaseException:
