@@ -322,3 +322,23 @@ def test_the_adapters_of_the_tutorial_pass_the_contract_suite(option: str, facto
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+def outline(text: str) -> dict[str, list[object]]:
+    """What a page and its translation share: code, links, and how many headings, rows and points each section has."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return {
+        "code": re.findall(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE),
+        "headings": [len(marks) for marks in re.findall(r"^(#+) ", prose, re.MULTILINE)],
+        "rows": [part.count("\n|") for part in prose.split("\n## ")],
+        "points": [part.count("\n- ") for part in prose.split("\n## ")],
+        "links": sorted(set(re.findall(r"\]\(([^)]+)\)", prose)) - {"README.md", "README.zh-CN.md"}),
+        "terms": [sorted(set(re.findall(r"`([^`\n]+)`", part))) for part in prose.split("\n## ")],
+    }
+
+
+def test_the_chinese_readme_says_what_the_english_one_says() -> None:
+    english, chinese = ((ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md"))
+    assert outline(chinese) == outline(english)
+    assert "](README.zh-CN.md)" in english
+    assert "](README.md)" in chinese
