@@ -30,6 +30,7 @@ from typing import Final
 
 import pytest
 
+import polyloop
 from polyloop import StopReason
 from polyloop.cli._arguments import parser as command_line
 from tests.contract.options import OPTIONS
@@ -248,6 +249,16 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {path.name for path in DOCS.glob("*.md")} == set(PAGES)
     named = set(re.findall(r"- (reference/[a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
     assert {f"reference/{path.name}" for path in DOCS.glob("reference/*.md")} == named
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "".join(path.read_text("utf-8") for path in DOCS.glob("reference/*.md"))
+    told = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+    sources = {name: ROOT / "src" / f"{name.replace('.', '/')}.py" for name in told}
+    defined = "".join(source.read_text("utf-8") for source in sources.values() if source.exists())
+    named = {name.rpartition(".")[2] for name in told}
+    named |= set(re.findall(r"^(?:class |def |async def )?(\w+)(?=[(: ])", defined, re.MULTILINE))
+    assert set(polyloop.__all__) - named == {"__version__"}
 
 
 def test_the_table_of_stop_reasons_is_complete_and_in_order() -> None:
