@@ -39,9 +39,10 @@ check: .venv/.stamp-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Without --quiet: it keeps warnings from being counted, and so from failing the build.
 docs: .venv/.stamp-docs
 	docs/assemble
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	@! grep -rnE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' build/site --include='*.html' \
 		|| { echo "a page loads something from outside" >&2; exit 1; }
 	@echo "Open build/site/index.html"
