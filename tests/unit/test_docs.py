@@ -277,6 +277,14 @@ def shell_lines() -> list[str]:
     return [line.partition(" #")[0].strip() for line in [*readme, *tutorial.splitlines()]]
 
 
+def can_be_installed(package: str) -> bool:
+    """Whether a package is this one, with extras that it has, or one that its development needs."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    if found := re.fullmatch(r"(?:\.|polyloop)(?:\[([\w,]+)\])?", package):
+        return set((found[1] or "dev").split(",")) <= set(extras)
+    return any(each.startswith(f"{package}>=") for each in extras["dev"])
+
+
 def exists(words: list[str]) -> bool:
     """Whether what a command names is there."""
     match words:
@@ -284,12 +292,8 @@ def exists(words: list[str]) -> bool:
             return (
                 re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE) is not None
             )
-        case ["pip", "install", "."]:
-            return True
-        case ["pip", "install", what]:
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-            named = re.fullmatch(r"(?:\.|polyloop)\[([\w,]+)\]", what)
-            return named is not None and set(named[1].split(",")) <= set(extras)
+        case ["pip", "install", *packages]:
+            return all(map(can_be_installed, packages))
         case ["pytest" | ".venv/bin/pytest", folder, option, factory]:
             return (ROOT / folder).is_dir() and option in {each.name for each in OPTIONS} and ":" in factory
         case ["polyloop", *arguments]:
@@ -316,7 +320,14 @@ def test_what_is_not_run_exists(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["make tea", "pip install 'polyloop[tea]'", "polyloop tea x", "python tea.py", "pytest tests/contract --tea x:y"],
+    [
+        "make tea",
+        "pip install 'polyloop[tea]'",
+        "pip install tea",
+        "polyloop tea x",
+        "python tea.py",
+        "pytest tests/contract --tea x:y",
+    ],
 )
 def test_what_does_not_exist_is_found(line: str) -> None:
     assert not exists(shlex.split(line))
