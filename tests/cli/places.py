@@ -64,8 +64,8 @@ def place(kind: str, folder: Path) -> Place:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a command: UTF-8, and none of the tester's own settings of Python's output."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONIO", "PYTHONWARN"))}
+    """The environment of a command: UTF-8, and none of the tester's own settings of Python, buffering above all."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT / "src"), **more}
 
 
