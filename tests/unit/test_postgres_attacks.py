@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from polyloop.stores import copy_run
+from polyloop.stores import RunState, RunSummary, copy_run
 from polyloop.stores.ephemeral import EphemeralRunStore
 from polyloop.stores.postgres import PostgresRunStore, store, writer
 from polyloop.stores.postgres.server import Limits
@@ -228,3 +228,14 @@ async def test_tables_without_their_version_are_refused_and_say_so(dsn: str) -> 
     with pytest.raises(InvalidRequest, match="version"):
         async with PostgresRunStore(dsn):
             raise AssertionError("it was entered")
+
+
+@pytest.mark.parametrize("start", ["", "x", "\0", "2026-02-30T00:00:00.000000+00:00", "9" * 300])
+async def test_a_place_in_the_listing_that_is_no_time_is_refused_and_not_quoted(dsn: str, start: str) -> None:
+    place = RunSummary(
+        key=KEY, state=RunState.ENDED, started_at=start, last_record_at=None, steps=None, stop_reason=None
+    )
+    async with MigratedStore(dsn) as its:
+        with pytest.raises(InvalidRequest, match="start that is a time"):
+            [run async for run in its.runs(after=place)]
+        await append(its, KEY, started())

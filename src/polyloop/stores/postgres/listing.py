@@ -6,9 +6,11 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import psycopg
+
 from polyloop.stores._listing import Listing, RunState, RunSummary
 from polyloop.stores.postgres.server import Connection
-from polyloop.types import RunKey, StopReason
+from polyloop.types import InvalidRequest, RunKey, StopReason
 
 PAGE: Final = 200
 """How many summaries are in memory at a time."""
@@ -98,7 +100,11 @@ async def _page(connection: Connection, statement: str, listing: Listing, limit:
         "start": None if after is None else after.started_at,
         "key": None if after is None else _comparable(after.key, newest_first=listing.newest_first),
     }
-    cursor = await connection.execute(statement, values)
+    try:
+        cursor = await connection.execute(statement, values)
+    except psycopg.DataError:
+        # All else in the statement can be held by the server. Its words would quote what was given.
+        raise InvalidRequest("runs.after", "must have a start that is a time, or none") from None
     return [_summary(row) for row in await cursor.fetchall()]
 
 

@@ -214,7 +214,7 @@ class PostgresRunStore:
             newest_first: The reverse order.
 
         Raises:
-            InvalidRequest: an argument is not of its type, or negative.
+            InvalidRequest: an argument is not of its type, or negative; the start of `after` is no time.
         """
         asked = Listing(state=state, prefix=prefix, limit=limit, after=after, newest_first=newest_first)
         entered = self._inside()
