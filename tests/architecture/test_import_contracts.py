@@ -41,6 +41,7 @@ PLANTS: Final = [
     ("middle-independent", "_recovery/_moves.py", "from polyloop import _stopping"),
     ("tool-schema", "session/_assembled.py", "from polyloop._tool_schema import one_line"),
     ("tool-schema", "_assembly.py", "from polyloop._tool_schema import one_line"),
+    ("opt-in", "__init__.py", "from polyloop.cli import main"),
     ("opt-in", "__init__.py", "from polyloop.stores.ephemeral import EphemeralRunStore"),
     ("opt-in", "__init__.py", "from polyloop import adapters"),
     ("opt-in", "__init__.py", "from polyloop.adapters.openai.errors import ChatCompletionError"),

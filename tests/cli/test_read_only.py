@@ -91,6 +91,15 @@ def test_a_database_is_read_while_its_writer_is_there(in_use: sqlite3.Connection
     assert printed("runs", there.url, "--json") == ""
 
 
+def test_through_a_link_the_same_is_read(in_use: sqlite3.Connection, tmp_path: Path) -> None:
+    in_use.execute("delete from runs")
+    in_use.commit()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "runs.sqlite").symlink_to(tmp_path / "runs.sqlite")
+    assert printed("runs", place("sqlite", elsewhere).url, "--json") == ""
+
+
 def test_after_a_killed_writer_what_it_had_committed_is_read(in_use: sqlite3.Connection, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -42,7 +42,8 @@ class SqliteReader:
     """A file of runs, read-only. A question opens the file and closes it: nothing is kept open between two."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path).absolute()
+        # SQLite keeps the write-ahead log beside the file itself, and not beside a link to it.
+        self._path = Path(path).resolve()
 
     async def __aenter__(self) -> Self:
         if not stat.S_ISREG(self._path.stat().st_mode):
