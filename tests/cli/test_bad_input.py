@@ -142,6 +142,17 @@ def test_output_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert done.stderr == b"polyloop: OSError: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_the_exit_code_stands_also_where_nothing_can_be_said(closed: str, tmp_path: Path) -> None:
+    there = place("jsonl", tmp_path)
+    there.fill({"run": sound(1)})
+    for url, code in ((there.url, 0), (f"{there.url}/not/there", 2)):
+        call = ["bash", "-c", f'"$@" {closed}', "bash", *COMMAND, "verify", url]
+        done = subprocess.run(call, check=False, capture_output=True, text=True, env=environment())
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("kind", ON_DISK)
 def test_a_path_may_have_any_characters(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "a?b%20#c \x1b ü"

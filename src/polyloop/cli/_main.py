@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from pathlib import Path
+from typing import TextIO, TypeAlias
 
 from polyloop.cli._arguments import parser
 from polyloop.cli._failures import FAILED, INTERRUPTED, PIPE_CLOSED, keep_secrets, line_of, trace_of
@@ -29,6 +31,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: after `--help` or `--version`, and with 2 for arguments that make no sense.
     """
+    # Whoever closed one of them wants nothing of it; the exit code tells all the same.
+    with contextlib.ExitStack() as opened:
+        if sys.stdout is None:
+            opened.enter_context(contextlib.redirect_stdout(opened.enter_context(_nowhere())))
+        if sys.stderr is None:
+            opened.enter_context(contextlib.redirect_stderr(opened.enter_context(_nowhere())))
+        return _with_streams(argv)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _with_streams(argv: Sequence[str] | None) -> int:
     # What a terminal's encoding cannot show is shown by its code: printing must not fail.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
