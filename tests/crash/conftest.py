@@ -20,19 +20,38 @@ ROOT = Path(__file__).parents[2]
 
 
 class Server:
-    """Sends jobs to a server, one at a time."""
+    """Sends jobs to a server process, one at a time; one that owes an answer to a test that was given up is ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._jobs = cast("BinaryIO", process.stdin)
-        self._reports = cast("BinaryIO", process.stdout)
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owes = False
 
     def ask(self, job: Job) -> Report:
         """Have it done in a process of its own; what it reports, or that it was killed."""
-        pickle.dump(job, self._jobs)
-        self._jobs.flush()
-        report = pickle.load(self._reports)  # noqa: S301 - from our own server
+        if self._owes:
+            self.stop()
+        if self._process is None:
+            # Not `-m`: what it pickles must not belong to a module called `__main__`.
+            program = "import sys; from tests.crash.server import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+            command = [sys.executable, "-c", program]
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        jobs, reports = cast("BinaryIO", self._process.stdin), cast("BinaryIO", self._process.stdout)
+        self._owes = True
+        pickle.dump(job, jobs)
+        jobs.flush()
+        report = pickle.load(reports)  # noqa: S301 - from our own server
+        self._owes = False
         assert isinstance(report, Report)
         return report
+
+    def stop(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with process:
+                if self._owes:
+                    process.kill()
+        self._owes = False
 
     def perform(self, job: Job) -> Report:
         """Have a job done that must not fail."""
@@ -44,11 +63,11 @@ class Server:
 @contextlib.contextmanager
 def started() -> Iterator[Server]:
     """A server, for as long as it is needed."""
-    # Not `-m`: what it pickles must not belong to a module called `__main__`.
-    program = "import sys; from tests.crash.server import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield Server(process)
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

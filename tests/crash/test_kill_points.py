@@ -27,6 +27,8 @@ pytestmark = pytest.mark.parametrize("scenario", FAMILY, ids=str)
 BARRIERS = ("leave append_run_start", "leave append_intent", "leave finish")
 LONG = 40
 APPENDS = ("leave append_", "leave finish")
+REMOTE = {"postgres"}
+"""The stores whose processes spend most of their time on reaching a server."""
 
 
 class World:
@@ -38,6 +40,7 @@ class World:
             store=store, directory=str(directory), scenario=FAMILY.index(scenario), method="run", keys=("whole",)
         )
         self.scenario = scenario
+        self.remote = store in REMOTE
         self.kills = 0
         self.points = self.perform("whole", "run").points
         (whole,) = self._recover(["whole"])
@@ -120,12 +123,26 @@ def world(server: Server, store: str, scenario: Scenario, directory: Path, check
     checked("processes killed at every seam", store, kills=made.kills)
 
 
-def test_killed_anywhere_a_run_is_resumed_to_the_uninterrupted_result(world: World) -> None:
-    places = {f"at-{place}": place for place in range(len(world.points))}
+def kill_once(world: World, at: Iterable[int]) -> None:
+    """Kill a run at each of these places, and bring them all to their ends."""
+    places = {f"at-{place}": place for place in at}
     for key, place in places.items():
         world.perform(key, "run", kill_at=place)
     for key, found in world.recover(list(places)).items():
         world.check_survivors(found.left, world.points[: places[key]])
+
+
+def test_killed_anywhere_a_run_is_resumed_to_the_uninterrupted_result(world: World) -> None:
+    """Of a store on a server it is every seventh place, another for each scenario; the slow test below is complete."""
+    every = 7 if world.remote else 1
+    kill_once(world, range(FAMILY.index(world.scenario) % every, len(world.points), every))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("store", sorted(REMOTE), indirect=True)
+def test_killed_anywhere_on_a_server_too_a_run_is_resumed_to_the_uninterrupted_result(world: World) -> None:
+    kill_once(world, range(len(world.points)))
 
 
 def kill_twice(world: World, first: Iterable[int], choose: random.Random | None) -> None:
@@ -153,7 +170,7 @@ def test_killed_again_while_it_recovers_a_run_still_comes_to_the_uninterrupted_r
     """A sample, the same every time; the slow test below is complete."""
     choose = random.Random(f"twice: {world.scenario.name}")
     places = range(len(world.points))
-    kill_twice(world, choose.sample(places, k=min(3, len(places))), choose)
+    kill_twice(world, choose.sample(places, k=min(1 if world.remote else 3, len(places))), choose)
 
 
 @pytest.mark.slow
@@ -183,7 +200,7 @@ def test_cancelled_and_then_killed_a_run_is_resumed_to_the_uninterrupted_result(
     """A sample, the same every time; the slow test below is complete."""
     choose = random.Random(f"cancelled: {world.scenario.name}")
     places = range(len(world.points))
-    for cancel_at in choose.sample(places, k=min(3, len(places))):
+    for cancel_at in choose.sample(places, k=min(1 if world.remote else 3, len(places))):
         kill_cancelled(world, cancel_at)
 
 
