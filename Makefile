@@ -4,7 +4,8 @@
 # The first Python on the path that is new enough. Another one: make PYTHON=/path/to/python3.12 demo
 PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$each"; break; }; done)
-WORKERS ?= 2
+# More than there are cores, for many tests wait for disks, servers and processes.
+WORKERS ?= 4
 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
