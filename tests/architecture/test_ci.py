@@ -64,7 +64,7 @@ def test_it_runs_every_part_in_order_with_the_tools_required_and_without_input(t
     done, calls = ci(tools)
     assert done.returncode == 0, done.stderr
     assert calls == [
-        f"{part} strace=1 mount=1 postgres=1 environments=1 chromium=1 seconds=600 ci=true stdin=0" for part in PARTS
+        f"{part} strace=1 mount=1 postgres=1 environments=1 chromium=1 seconds=240 ci=true stdin=0" for part in PARTS
     ]
     assert "all parts passed" in done.stdout
 

@@ -8,6 +8,7 @@ none, tests skip with that reason, which `POLYLOOP_REQUIRE_POSTGRES=1` turns int
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import hashlib
 import importlib.util
@@ -159,9 +160,11 @@ def _shared() -> Started | str | UnavailableError:
     if given:
         return given
     try:
-        return Started(_programs())
+        server = Started(_programs())
     except UnavailableError as reason:
         return reason
+    atexit.register(server.close)
+    return server
 
 
 def _available() -> Started | str:
