@@ -89,12 +89,12 @@ def rows() -> list[Row]:
                     walls.setdefault(name, []).append(wall)
                 if turn and name == "page":
                     processor.append(busy)
-    # The least disturbed turn: what else the machine does makes a process start later, never sooner.
-    parts = ", ".join(f"{name} alone {min(walls[name]):.2f} s" for name in ("python", "import polyloop"))
+    middle = {name: statistics.median(times) for name, times in walls.items()}
+    parts = ", ".join(f"{name} alone {middle[name]:.2f} s" for name in ("python", "import polyloop"))
     what = f"`polyloop runs --newest-first --limit {PAGE}` on {RUNS:,} finished runs in SQLite, with process start"
     return [
-        at_most(f"{what}, fastest of {TURNS}", 0.5, min(walls["page"]), "s", note=parts),
-        reported("the same, median", f"{statistics.median(walls['page']):.2f} s"),
+        at_most(f"{what}, median of {TURNS}", 0.5, middle["page"], "s", note=parts),
+        reported("the same, fastest", f"{min(walls['page']):.2f} s"),
         reported("the same, time of the processor, median", f"{statistics.median(processor):.2f} s"),
     ]
 
